@@ -1,0 +1,1 @@
+"""Memory banks: entries, operations, retrieval and context building."""

@@ -1,0 +1,1 @@
+"""`instar up`: starts and supervises everything on one machine."""

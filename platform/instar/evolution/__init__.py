@@ -1,0 +1,1 @@
+"""Drives evolvers durably: journal, sealed tests, proposals, promotions."""

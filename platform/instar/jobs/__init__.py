@@ -1,0 +1,1 @@
+"""Background work: the Celery app, leases, outbox and reaper."""

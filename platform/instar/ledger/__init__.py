@@ -1,0 +1,1 @@
+"""Prices and budgets: what a call costs and what is left."""

@@ -1,0 +1,1 @@
+"""Model clients: any provider through litellm, and the local engine."""

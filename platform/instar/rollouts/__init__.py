@@ -1,0 +1,1 @@
+"""Task sets, verifiers, environments and the rollout engine."""

@@ -1,0 +1,1 @@
+"""The agent loop, its tools and the MCP client."""

@@ -1,0 +1,1 @@
+"""Gradient optimisers for open models: components, recipes, trainer, distillation."""

@@ -1,0 +1,1 @@
+"""Skill folders (SKILL.md): reading, checking, distilling and choosing them."""

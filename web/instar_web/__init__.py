@@ -1,0 +1,1 @@
+"""The built console, served as static files."""
