@@ -1,8 +1,8 @@
 """Errors: one type per boundary, each with a message that quotes the value and names the remedy.
 
-A :class:`UserError` is a person's mistake and is printed without a traceback. Infrastructure trouble
-(:class:`InfrastructureError` and its children) is never a score of zero: the attempt is repeated or
-dropped. :func:`boundary` attributes whatever escapes a seam to that seam's type.
+A :class:`UserError` is a person's mistake and is printed without a traceback. Infrastructure
+trouble (:class:`InfrastructureError` and its children) is never a score of zero: the attempt is
+repeated or dropped. :func:`boundary` attributes whatever escapes a seam to that seam's type.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 __all__ = [
     "BudgetExhausted",
     "ConflictError",
+    "ContextOverflow",
     "EnvironmentFault",
     "InfrastructureError",
     "InstarError",
@@ -136,7 +137,7 @@ class LabMisuse(InstarError):
 
 
 class ParseFailure(InstarError):
-    """A model's reply could not be used, also after being shown the error; carries what came back."""
+    """A model's reply stayed unusable after it was shown the error; quotes what came back."""
 
     code = "parse-failure"
 
@@ -175,6 +176,12 @@ class EnvironmentFault(InfrastructureError):
     """A task's environment could not be prepared, reset or inspected."""
 
     code = "environment"
+
+
+class ContextOverflow(InstarError):
+    """The messages do not fit into the model's context: the agent's doing, not a fault outside."""
+
+    code = "context-overflow"
 
 
 class ToolError(InstarError):
