@@ -25,7 +25,7 @@ class ToolDefinition(Frozen):
     name: str
     description: str = ""
     parameters: dict[str, JsonValue] = Field(
-        default_factory=lambda: {"type": "object", "properties": {}}
+        default_factory=lambda: dict[str, JsonValue](type="object", properties={})
     )
 
 
