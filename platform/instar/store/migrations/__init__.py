@@ -1,0 +1,1 @@
+"""Migrations: the Alembic environment and its revisions, shipped inside the package."""

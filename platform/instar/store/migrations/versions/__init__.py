@@ -1,0 +1,1 @@
+"""Revisions, in order. A revision that has been released is never edited; its SQL is frozen."""

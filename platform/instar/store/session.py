@@ -1,0 +1,174 @@
+"""Sessions: the only way to the database while the service runs, one transaction of one project at a time.
+
+The project is set for the transaction alone (``set_config(…, true)``); without it the row-level policies
+show no rows. A session of :meth:`Database.system` sees no project's rows at all; it calls the definer
+functions in :mod:`instar.store.system`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import psycopg
+from sqlalchemy import event, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import async_sessionmaker as session_maker
+
+from instar.store.tables import SCHEMA
+from instar.store.urls import driver_url, without_password
+from instar_core.errors import ConflictError, StoreError
+
+__all__ = ["Database", "as_store_error", "is_retryable"]
+
+T = TypeVar("T")
+
+_REMEDY = (
+    "Nothing that was committed is lost. See that PostgreSQL runs (`instar status`), then repeat; a "
+    "night goes on by itself once the database is back."
+)
+# Serialization failure and deadlock: PostgreSQL asks for the same transaction once more.
+_RETRYABLE = frozenset({"40001", "40P01"})
+_READ_ONLY = frozenset({"25006"})
+_FULL = frozenset({"53100", "53200"})
+
+
+class Database:
+    """The application's door to PostgreSQL. One per process and event loop; close it at the end.
+
+    Args:
+        app_url: URL of the role ``instar_app``.
+        pool_size: Connections kept; as many again may be opened for a burst.
+    """
+
+    def __init__(self, app_url: str, *, pool_size: int = 5) -> None:
+        self.url = app_url
+        url = driver_url(app_url)
+        self._where = without_password(url)
+        self._engine: AsyncEngine = create_async_engine(
+            url,
+            pool_size=pool_size,
+            max_overflow=pool_size,
+            pool_pre_ping=True,
+            pool_timeout=30,
+            connect_args={"connect_timeout": 10, "application_name": "instar"},
+        )
+        event.listen(self._engine.sync_engine, "connect", _set_search_path)
+        self._sessions = session_maker(self._engine, expire_on_commit=False)
+
+    @asynccontextmanager
+    async def transaction(self, project_id: str) -> AsyncIterator[AsyncSession]:
+        """One transaction in which exactly one project's rows exist. Commits unless the block raises.
+
+        Args:
+            project_id: The project; its rows alone can be read and written.
+
+        Raises:
+            StoreError: If the database is away, read-only or full. Whether a commit that broke off
+                took place is unknown; writers use keys so that repeating is safe.
+            ConflictError: If a uniqueness or reference rule of the database was broken.
+        """
+        async with self._guarded() as session:
+            await session.execute(
+                text("select set_config('app.project', :project, true)"), {"project": project_id}
+            )
+            yield session
+
+    @asynccontextmanager
+    async def system(self) -> AsyncIterator[AsyncSession]:
+        """One transaction of no project: no project's rows are visible, definer functions work."""
+        async with self._guarded() as session:
+            yield session
+
+    async def run(self, project_id: str, work: Callable[[AsyncSession], Awaitable[T]]) -> T:
+        """Runs ``work`` in a transaction, once more if PostgreSQL asks for it (serialization, deadlock).
+
+        Args:
+            project_id: The project of the transaction.
+            work: Reads and writes through the session it gets; has no other effect, since it may run
+                twice.
+
+        Raises:
+            StoreError: As :meth:`transaction`; also when the second try met the same trouble.
+        """
+        try:
+            async with self.transaction(project_id) as session:
+                return await work(session)
+        except StoreError as error:
+            if not is_retryable(error):
+                raise
+        async with self.transaction(project_id) as session:
+            return await work(session)
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        await self._engine.dispose()
+
+    @asynccontextmanager
+    async def _guarded(self) -> AsyncIterator[AsyncSession]:
+        try:
+            async with self._sessions.begin() as session:
+                yield session
+        except IntegrityError as error:
+            raise ConflictError(
+                f"the database refused the change: {_words(error)}.",
+                remedy="Read the present state and try again.",
+            ) from error
+        except DBAPIError as error:
+            raise as_store_error(error, self._where) from error
+        except (psycopg.Error, OSError) as error:
+            raise StoreError(
+                f"the database {self._where} cannot be reached: {error}.", remedy=_REMEDY
+            ) from error
+        except (
+            asyncio.InvalidStateError
+        ) as error:  # a connection torn down under a running statement
+            raise StoreError(
+                f"the connection to {self._where} broke off.", remedy=_REMEDY
+            ) from error
+
+
+def as_store_error(error: DBAPIError, where: str = "") -> StoreError:
+    """The store error that says what a driver error means, with the remedy."""
+    state = getattr(error.orig, "sqlstate", None)
+    if state in _FULL:
+        return StoreError(
+            f"the database {where} has no space left: {_words(error)}.",
+            remedy="Free disk space, then repeat; nothing that was committed is lost.",
+        )
+    if state in _READ_ONLY:
+        return StoreError(
+            f"the database {where} is read-only: {_words(error)}.",
+            remedy="Point DATABASE_URL at the primary server.",
+        )
+    if state in _RETRYABLE:
+        return StoreError(
+            f"another transaction was in the way: {_words(error)}.", remedy="Repeat the request."
+        )
+    if error.connection_invalidated or state is None or state[:2] in ("08", "57"):
+        return StoreError(f"the database {where} is away: {_words(error)}.", remedy=_REMEDY)
+    return StoreError(
+        f"the database {where} refused a statement: {_words(error)}.",
+        remedy="Run `python -m instar.store.migrate check`; if the schema is current, report this.",
+    )
+
+
+def is_retryable(error: StoreError) -> bool:
+    """Whether PostgreSQL itself asked for the transaction to be tried again."""
+    cause = error.__cause__
+    return isinstance(cause, DBAPIError) and getattr(cause.orig, "sqlstate", None) in _RETRYABLE
+
+
+def _words(error: DBAPIError) -> str:
+    return (str(error.orig).strip().splitlines() or [type(error.orig).__name__])[0].rstrip(".")
+
+
+def _set_search_path(connection: object, _record: object) -> None:
+    """Lets hand-written SQL name tables without the schema; the ORM always names it."""
+    cursor = connection.cursor()  # type: ignore[attr-defined]
+    cursor.execute(f"set search_path = {SCHEMA}, pg_temp")
+    cursor.close()
+    connection.commit()  # type: ignore[attr-defined]

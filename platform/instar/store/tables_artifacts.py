@@ -1,0 +1,246 @@
+"""Tables of projects, keys, artifacts with versions and labels, task sets and tool servers."""
+
+from __future__ import annotations
+
+from sqlalchemy import CheckConstraint, ForeignKey, ForeignKeyConstraint, Index, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from instar.store.tables_base import (
+    SCHEMA,
+    Base,
+    Bytes,
+    CreatedAt,
+    Exact,
+    Id,
+    Key,
+    Maybe,
+    Moment,
+    OwnId,
+    ProjectId,
+    Query,
+    Words,
+)
+
+__all__ = [
+    "ApiKeyRow",
+    "ArtifactRow",
+    "BlobRow",
+    "InstallationRow",
+    "LabelEventRow",
+    "LabelRow",
+    "McpServerRow",
+    "PriceRow",
+    "ProjectRow",
+    "SealedTaskRow",
+    "TaskRow",
+    "VersionParentRow",
+    "VersionRow",
+]
+
+
+class InstallationRow(Base):
+    """The one row that names this installation; its id is also in the data directory's marker."""
+
+    __tablename__ = "installation"
+    id: Mapped[OwnId]
+    created_at: Mapped[CreatedAt]
+
+
+class ProjectRow(Base):
+    """A project: the wall that row-level policies stand on. ``settings`` holds its promotion rule."""
+
+    __tablename__ = "project"
+    id: Mapped[OwnId]
+    name: Mapped[str] = mapped_column(unique=True)
+    settings: Mapped[Query]
+    created_at: Mapped[CreatedAt]
+    deleted_at: Mapped[Moment]
+
+
+class ApiKeyRow(Base):
+    """An API key: only its hash is kept; ``prefix`` is shown so that people recognise it."""
+
+    __tablename__ = "api_key"
+    id: Mapped[OwnId]
+    project_id: Mapped[ProjectId]
+    name: Mapped[str]
+    prefix: Mapped[str]
+    hash: Mapped[str] = mapped_column(unique=True)
+    role: Mapped[str]
+    scopes: Mapped[list[str]] = mapped_column(JSONB, server_default=text("'[]'::jsonb"))
+    created_at: Mapped[CreatedAt]
+    expires_at: Mapped[Moment]
+    revoked_at: Mapped[Moment]
+    last_used_at: Mapped[Moment]
+
+
+class ArtifactRow(Base):
+    """A named, versioned thing of one kind. Description and tags are editable, and audited."""
+
+    __tablename__ = "artifact"
+    __table_args__ = (
+        Index(None, "project_id", "kind", "name", unique=True),
+        Index(None, "project_id", "created_at", "id"),
+    )
+    id: Mapped[OwnId]
+    project_id: Mapped[ProjectId]
+    kind: Mapped[str]
+    name: Mapped[str]
+    description: Mapped[Words]
+    tags: Mapped[list[str]] = mapped_column(JSONB, server_default=text("'[]'::jsonb"))
+    last_version: Mapped[int] = mapped_column(server_default=text("0"))
+    revision: Mapped[int] = mapped_column(server_default=text("0"))
+    created_at: Mapped[CreatedAt]
+    deleted_at: Mapped[Moment]
+
+
+class BlobRow(Base):
+    """Immutable content, named by the sha256 of its bytes within a project."""
+
+    __tablename__ = "blob"
+    project_id: Mapped[str] = mapped_column(ForeignKey(f"{SCHEMA}.project.id"), primary_key=True)
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    size: Mapped[int]
+    content: Mapped[Bytes]
+    created_at: Mapped[CreatedAt]
+
+
+class VersionRow(Base):
+    """A numbered event (1, 2, 3 …) that points to immutable content."""
+
+    __tablename__ = "version"
+    __table_args__ = (
+        Index(None, "artifact_id", "number", unique=True),
+        Index(None, "project_id", "created_at", "id"),
+        ForeignKeyConstraint(
+            ["project_id", "blob_digest"], [f"{SCHEMA}.blob.project_id", f"{SCHEMA}.blob.digest"]
+        ),
+        CheckConstraint("number >= 1", name="number"),
+        CheckConstraint("author_kind in ('person', 'run', 'system')", name="author_kind"),
+    )
+    id: Mapped[OwnId]
+    project_id: Mapped[ProjectId]
+    artifact_id: Mapped[Id] = mapped_column(ForeignKey(f"{SCHEMA}.artifact.id"))
+    number: Mapped[int]
+    blob_digest: Mapped[str]
+    media_type: Mapped[str]
+    author_kind: Mapped[str]
+    author: Mapped[Words]
+    reason: Mapped[Words]
+    evidence: Mapped[Exact]
+    created_at: Mapped[CreatedAt]
+    deleted_at: Mapped[Moment]
+
+
+class VersionParentRow(Base):
+    """One edge of a version's ancestry."""
+
+    __tablename__ = "version_parent"
+    version_id: Mapped[Key] = mapped_column(ForeignKey(f"{SCHEMA}.version.id"))
+    parent_id: Mapped[Key] = mapped_column(ForeignKey(f"{SCHEMA}.version.id"))
+    project_id: Mapped[ProjectId]
+
+
+class LabelRow(Base):
+    """A movable pointer to a version. ``epoch`` grows with every move, so that an ETag changes."""
+
+    __tablename__ = "label"
+    __table_args__ = (CheckConstraint("name !~ '^[0-9]+$'", name="not_digits"),)
+    artifact_id: Mapped[Key] = mapped_column(ForeignKey(f"{SCHEMA}.artifact.id"))
+    name: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[ProjectId]
+    version_id: Mapped[Id] = mapped_column(ForeignKey(f"{SCHEMA}.version.id"))
+    number: Mapped[int]
+    protected: Mapped[bool] = mapped_column(server_default=text("false"))
+    epoch: Mapped[int] = mapped_column(server_default=text("1"))
+    moved_at: Mapped[CreatedAt]
+
+
+class LabelEventRow(Base):
+    """One move, creation or removal of a label, with its cause. Append-only."""
+
+    __tablename__ = "label_event"
+    __table_args__ = (Index(None, "artifact_id", "label", "created_at"),)
+    id: Mapped[OwnId]
+    project_id: Mapped[ProjectId]
+    artifact_id: Mapped[Id] = mapped_column(ForeignKey(f"{SCHEMA}.artifact.id"))
+    label: Mapped[str]
+    from_number: Mapped[int | None]
+    to_number: Mapped[int | None]
+    actor_kind: Mapped[str]
+    actor: Mapped[Words]
+    cause: Mapped[Words]
+    created_at: Mapped[CreatedAt]
+
+
+class TaskRow(Base):
+    """One task of a task-set version. ``content`` is NULL for sealed tasks: see ``sealed_task``."""
+
+    __tablename__ = "task"
+    __table_args__ = (
+        Index(None, "version_id", "split", "group_key"),
+        CheckConstraint("split in ('train', 'validation', 'sealed')", name="split"),
+        CheckConstraint("(split = 'sealed') = (content is null)", name="sealed_content_apart"),
+    )
+    version_id: Mapped[Key] = mapped_column(ForeignKey(f"{SCHEMA}.version.id"))
+    task_id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[ProjectId]
+    ordinal: Mapped[int]
+    split: Mapped[str]
+    group_key: Mapped[str]
+    slice: Mapped[str]
+    content_digest: Mapped[str]
+    content: Mapped[Exact]
+
+
+class SealedTaskRow(Base):
+    """The content of a sealed task. The application may insert, never select: a definer function
+    hands out the groups of an open sealed test."""
+
+    __tablename__ = "sealed_task"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["version_id", "task_id"], [f"{SCHEMA}.task.version_id", f"{SCHEMA}.task.task_id"]
+        ),
+    )
+    version_id: Mapped[Key]
+    task_id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[ProjectId]
+    content: Mapped[Exact] = mapped_column(nullable=False)
+
+
+class McpServerRow(Base):
+    """A registered tool source: how to start it, and its test binding for rollouts."""
+
+    __tablename__ = "mcp_server"
+    __table_args__ = (
+        Index(
+            "uq_mcp_server_name",
+            "project_id",
+            "name",
+            unique=True,
+            postgresql_where=text("deleted_at is null"),
+        ),
+    )
+    id: Mapped[OwnId]
+    project_id: Mapped[ProjectId]
+    name: Mapped[str]
+    config: Mapped[Query]
+    created_at: Mapped[CreatedAt]
+    updated_at: Mapped[Moment]
+    deleted_at: Mapped[Moment]
+
+
+class PriceRow(Base):
+    """A project's own price of a model, in US dollars per token and kind."""
+
+    __tablename__ = "price"
+    __table_args__ = (Index(None, "project_id", "model", unique=True),)
+    id: Mapped[OwnId]
+    project_id: Mapped[ProjectId]
+    model: Mapped[str]
+    prices: Mapped[Query]
+    source: Mapped[Words]
+    created_at: Mapped[CreatedAt]
+    by: Mapped[Maybe]
