@@ -149,9 +149,14 @@ class VerifierError(InstarError):
 
 
 class InfrastructureError(InstarError):
-    """A fault outside the agent: retry, or drop the attempt; never a score."""
+    """A fault outside the agent: retry, or drop the attempt; never a score.
+
+    Set ``nothing_sent`` on an instance raised before anything left this machine: its reservation is
+    then released instead of being booked as spent.
+    """
 
     code = "infrastructure"
+    nothing_sent: bool = False
 
 
 class StoreError(InfrastructureError):

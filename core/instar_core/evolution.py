@@ -75,6 +75,10 @@ class SealedOutcome(Frozen):
     candidate_mean: float = 0.0
     incumbent_mean: float = 0.0
     words: str = ""
+    groups_used: int = Field(default=0, description="groups of the ticket that were run or begun")
+    state: JsonValue = Field(
+        default=None, description="the statistic's state, from which an undecided test goes on"
+    )
 
 
 class Evidence(Frozen):

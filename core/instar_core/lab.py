@@ -1,11 +1,12 @@
 """The Lab: the only door through which an evolver touches the world.
 
-An evolver is ordinary ``async`` Python; every effect (rollout, model call, sealed test) goes through
-the Lab, which writes the result under a key before returning it. After a crash the evolver's function
-runs again from the top: finished effects return from the journal, the next one runs for real.
+An evolver is ordinary ``async`` Python; every effect (rollout, model call, sealed test) goes
+through the Lab, which writes the result under a key before returning it. After a crash the
+evolver's function runs again from the top: finished effects return from the journal, the next one
+runs for real.
 
-Three seams make one Lab run everywhere: a :class:`Backend` performs effects, a :class:`Journal` keeps
-them together with the budget, and a :class:`SealedBook` hands out sealed tests.
+Three seams make one Lab run everywhere: a :class:`Backend` performs effects, a :class:`Journal`
+keeps them together with the budget, and a :class:`SealedBook` hands out sealed tests.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 from random import Random
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from pydantic import Field
 
@@ -44,6 +45,7 @@ __all__ = [
     "JournalState",
     "Lab",
     "Parser",
+    "Restarting",
     "Role",
     "RolloutRequest",
     "SealedBook",
@@ -175,10 +177,24 @@ class Calls(Protocol):
     ) -> CallOutcome:
         """The recorded outcome of this call if there is one, else performs and records it.
 
-        The reservation is taken before ``perform`` and settled with the outcome's usage after it. If
-        ``perform`` raises, the reservation is released for infrastructure errors raised before
-        anything was sent, and settled as spent otherwise.
+        The reservation is taken before ``perform`` and settled with the outcome's usage after it.
+        If ``perform`` raises, the reservation is released for infrastructure errors raised before
+        anything was sent (``error.nothing_sent``), and settled as spent otherwise. Instar's own
+        errors and time-outs are recorded like outcomes, so that a replay raises them again.
         """
+        ...
+
+
+@runtime_checkable
+class Restarting(Protocol):
+    """A backend some of whose environments do not come back by replaying recorded calls.
+
+    Optional: where it answers ``False``, a rollout that was under way at a crash starts over with
+    new calls, and what it had consumed is waste.
+    """
+
+    def can_replay(self, request: RolloutRequest) -> bool:
+        """Whether recorded calls alone bring this rollout's environment back."""
         ...
 
 
@@ -203,7 +219,7 @@ class Backend(Protocol):
 
 
 class EffectStart(Frozen):
-    """An effect about to happen: its key, the hash of what is asked, and what is reserved for it."""
+    """An effect about to happen: its key, the hash of what is asked, what is reserved for it."""
 
     key: str = Field(description="scope path and ordinal within it, e.g. 'evolve/g:batch[3]#0'")
     kind: EffectKind
@@ -229,14 +245,31 @@ class JournalState(Frozen):
     in_flight_lost: tuple[str, ...] = Field(
         default=(), description="keys started but not finished; settled as spent, issued again"
     )
-    events: int = 0
+    events: int = Field(default=0, description="events written so far: numbers 0 … events-1")
+    unfinished: dict[str, str] = Field(
+        default_factory=dict, description="key → content of starts that have no result"
+    )
 
 
 class Journal(Protocol):
-    """Keeps a run's effects and its budget together, so that a start and its reservation commit as one."""
+    """Keeps a run's effects and budget together: a start and its reservation commit as one.
+
+    Effects nest: a start is a *container* when another key begins with its own key and ``/`` (a
+    rollout around its model calls). ``EffectRecord.usage`` is what the effect consumed beyond the
+    effects inside it, so usages add up and nothing counts twice. Finishing, or abandoning as spent,
+    books the reserved ``rollouts``.
+    """
 
     async def open(self) -> JournalState:
-        """Everything recorded so far; starts left open are settled as spent and counted."""
+        """Everything recorded so far, with the starts that a crash left open dealt with.
+
+        * A container goes on where it was: it is not counted and its rollout not booked twice.
+        * A ``rollout``, ``ask``, ``embed``, ``model_call`` or ``tool_call`` with nothing inside it
+          was in flight: all of its reservation is booked as spent, and ``in_flight_lost`` names it.
+        * Other kinds reserve nothing and are not counted.
+
+        Every unfinished key may begin again.
+        """
         ...
 
     async def begin(self, effect: EffectStart) -> None:
@@ -274,21 +307,29 @@ class SealedTicket(Frozen):
     groups: tuple[tuple[Task, ...], ...] = Field(description="one tuple of tasks per group key")
     seed: int
     config: AcceptanceConfig = AcceptanceConfig()
+    state: JsonValue = Field(
+        default=None, description="SealedOutcome.state of the undecided test that goes on"
+    )
 
 
 class SealedBook(Protocol):
-    """Keeps the sealed tests of one agent and epoch: levels by e-LOND, groups without replacement."""
+    """Keeps one agent's sealed tests of an epoch: levels by e-LOND, no group drawn twice."""
 
     async def open_test(self, candidate: Candidate, incumbent: Candidate) -> SealedTicket:
         """Opens the next test (or resumes the open one of the same pair on its own level).
 
         Raises:
-            UserError: If the pool is worn (cannot serve ``min_pairs`` groups) or another test is open.
+            UserError: If the pool is worn (cannot serve ``min_pairs`` groups) or another test is
+            open.
         """
         ...
 
     async def close(
         self, ticket: SealedTicket, outcome: SealedOutcome, candidate: Candidate
     ) -> None:
-        """Records the outcome; an accepted test raises e-LOND's R."""
+        """Records the outcome; an accepted test raises e-LOND's R.
+
+        Idempotent: closing a test that is closed already changes nothing. Only ``ticket.test_id`` is
+        read (after a crash the ticket comes without its groups).
+        """
         ...
