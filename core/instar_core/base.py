@@ -14,7 +14,7 @@ __all__ = ["Frozen", "JsonValue", "canonical_json", "content_hash", "new_id", "s
 
 
 class Frozen(BaseModel):
-    """An immutable value with strict fields: unknown keys are refused and instances never change."""
+    """An immutable value with strict fields: unknown keys are refused, instances never change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 

@@ -107,9 +107,9 @@ class ToolServer(Frozen):
 class Harness(Frozen):
     """The fixed part of an agent version: model, sampling, tools, limits, tool protocol.
 
-    ``tool_protocol`` is ``native`` (provider tool calls), ``text`` (one JSON object per reply, parsed
-    tolerantly), or ``none``. ``environment`` names the rollout backend: ``agent`` runs the real agent
-    loop, ``world:<name>`` a world with a known answer.
+    ``tool_protocol`` is ``native`` (provider tool calls), ``text`` (one JSON object per reply,
+    parsed tolerantly), or ``none``. ``environment`` names the rollout backend: ``agent`` runs the
+    real agent loop, ``world:<name>`` a world with a known answer.
     """
 
     model: str

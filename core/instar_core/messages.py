@@ -20,7 +20,7 @@ class ToolCall(Frozen):
 
 
 class ToolDefinition(Frozen):
-    """What a model is told about a tool: exposed name, description, JSON schema of the arguments."""
+    """What a model is told about a tool: exposed name, description, schema of the arguments."""
 
     name: str
     description: str = ""
@@ -30,7 +30,7 @@ class ToolDefinition(Frozen):
 
 
 class Message(Frozen):
-    """One chat turn. ``tool_calls`` only on assistant turns, ``tool_call_id`` only on tool turns."""
+    """One chat turn. ``tool_calls`` on assistant turns only, ``tool_call_id`` on tool turns."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""

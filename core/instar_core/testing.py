@@ -1,7 +1,8 @@
-"""Testing: what tests need to be exact. Clocks that stand still, ids that repeat, models that recite.
+"""Testing: what tests need to be exact. Clocks that stand still, ids that repeat, models that
+recite.
 
-A :class:`ReplyScript` answers requests from a list of rules and fails the test on a prompt that no rule
-foresaw, so that a changed prompt is noticed instead of being answered by accident.
+A :class:`ReplyScript` answers requests from a list of rules and fails the test on a prompt that no
+rule foresaw, so that a changed prompt is noticed instead of being answered by accident.
 """
 
 from __future__ import annotations
@@ -81,9 +82,9 @@ class ReplyScript:
     """A model's replies by rule. The first rule that matches answers.
 
     Args:
-        rules: Pairs of matcher and reply. A matcher is a text that must occur in the last message, or
-            a function of the messages. A reply is a text, a message, a function of the messages, or
-            a list of these to be given one after the other (its last one for ever).
+        rules: Pairs of matcher and reply. A matcher is a text that must occur in the last message,
+            or a function of the messages. A reply is a text, a message, a function of the messages,
+            or a list of these to be given one after the other (its last one for ever).
         by_hash: Replies by the sha256 of the canonical messages, looked up before the rules.
 
     Attributes:

@@ -1,7 +1,8 @@
 """Usage: what was consumed, and amounts that are reserved against a budget before spending.
 
 Token kinds are disjoint (uncached input, cache read, cache write, output), so their sum is the
-provider's total. A cost that no price list knows is a conservative estimate with ``cost_known`` false.
+provider's total. A cost that no price list knows is a conservative estimate with ``cost_known``
+false.
 """
 
 from __future__ import annotations

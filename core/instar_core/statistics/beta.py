@@ -1,7 +1,7 @@
 """Beta distributions: incomplete beta function, posteriors of success rates, sign-test e-values.
 
-For allocation and finished samples only: a posterior probability is no licence to stop when it looks
-good. Written in plain Python so that the core needs no scipy.
+For allocation and finished samples only: a posterior probability is no licence to stop when it
+looks good. Written in plain Python so that the core needs no scipy.
 
 Continued fraction: DLMF 8.17.22, evaluated by Lentz's method. Posteriors: Thompson, Biometrika 25,
 1933; closed form of P(better): Miller, "Formulas for Bayesian A/B testing". Sign-test e-values:
@@ -52,7 +52,7 @@ def _fraction(a: float, b: float, x: float) -> float:
 
 
 def log_beta_cdf(x: float, a: float, b: float) -> float:
-    """The log of P(X <= x) for X ~ Beta(a, b); exact in the far tail, where the plain value is 0."""
+    """The log of P(X <= x) for X ~ Beta(a, b); exact in the far tail too."""
     if x <= 0.0:
         return -math.inf
     if x >= 1.0:

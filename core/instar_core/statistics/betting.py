@@ -1,11 +1,11 @@
 """Betting rules other than the default mixture, for comparison and for the option list.
 
-All bet on x = (d + 1)/2 in [0, 1] against the mean m; the capital is prod(1 + lambda_i (x_i - m)) and
-bet i uses pairs before i only. The gate does not use them (``acceptance-stats.md`` section 3 says why);
-plug-in rules also lose their validity in reshuffled passes.
+All bet on x = (d + 1)/2 in [0, 1] against the mean m; the capital is prod(1 + lambda_i (x_i - m))
+and bet i uses pairs before i only. The gate does not use them (``acceptance-stats.md`` section 3
+says why); plug-in rules also lose their validity in reshuffled passes.
 
-Waudby-Smith & Ramdas, JRSS-B 86(1), 2024 (arXiv 2010.09686): predictable plug-in section 3.2, hedged
-capital section 4, aGRAPA, LBOW and dKelly supplement B.
+Waudby-Smith & Ramdas, JRSS-B 86(1), 2024 (arXiv 2010.09686): predictable plug-in section 3.2,
+hedged capital section 4, aGRAPA, LBOW and dKelly supplement B.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def capital(x: Sequence[float], m: float, bets: Sequence[float]) -> list[float]:
 
 
 def prpl_eb_bets(x: Sequence[float], alpha: float = 0.05) -> list[float]:
-    """Predictable plug-in empirical-Bernstein bets, before truncation. ``alpha`` only tunes them."""
+    """Predictable plug-in empirical-Bernstein bets, untruncated. ``alpha`` only tunes them."""
     _, variances = plug_in(x)
     return [
         math.sqrt(2.0 * math.log(1.0 / alpha) / (variance * t * math.log(1 + t)))
@@ -105,18 +105,19 @@ def hedged_capital(
 
 
 def hedged_interval(x: Sequence[float], *, alpha: float = 0.05) -> tuple[float, float]:
-    """Hedged confidence interval for the mean of x at its end, by bisection (may be empty: l > u)."""
+    """Hedged interval for the mean of x at its end, by bisection (may be empty: l > u)."""
 
     def smallest(accepts: Callable[[float], bool]) -> float:
         low, high = 0.0, 1.0
-        for _ in range(60):
+        for _ in range(50):
             middle = 0.5 * (low + high)
             low, high = (low, middle) if accepts(middle) else (middle, high)
         return high
 
     limit = 2.0 / alpha
     lower = smallest(lambda m: hedged_capital(x, m, alpha=alpha)[0][-1] <= limit)
-    upper = 1.0 - smallest(lambda q: hedged_capital(x, 1.0 - q, alpha=alpha)[1][-1] <= limit)
+    mirrored = [1.0 - value for value in x]
+    upper = 1.0 - smallest(lambda m: hedged_capital(mirrored, m, alpha=alpha)[0][-1] <= limit)
     return lower, upper
 
 

@@ -1,7 +1,8 @@
 """Paired bootstrap: an interval for a mean difference of a finished sample of fixed size.
 
-Efron & Tibshirani, "An Introduction to the Bootstrap", 1993, section 13.3 (percentile interval). Not
-valid under peeking: the gate's own interval is :func:`instar_core.statistics.eprocess.interval`.
+Efron & Tibshirani, "An Introduction to the Bootstrap", 1993, section 13.3 (percentile interval).
+Not valid under peeking: the gate's own interval is
+:func:`instar_core.statistics.eprocess.interval`.
 """
 
 from __future__ import annotations

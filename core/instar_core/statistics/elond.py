@@ -1,9 +1,9 @@
 """E-LOND: spends a false discovery rate over a stream of tests, each told by one e-value.
 
 Test t of an epoch gets the level ``alpha gamma_t (R + 1)``, R being the acceptances so far, and
-accepts when its e-value at the stopping time reaches 1/level. The false discovery rate stays at most
-alpha under any dependence between the tests, also when decisions arrive late (the level is fixed when
-the test opens).
+accepts when its e-value at the stopping time reaches 1/level. The false discovery rate stays at
+most alpha under any dependence between the tests, also when decisions arrive late (the level is
+fixed when the test opens).
 
 Xu & Ramdas, "Online multiple testing with e-values", AISTATS 2024 (arXiv 2311.06412), e-LOND.
 Weights ``lond``: Javanmard & Montanari, Ann. Stat. 46(2), 2018. The default, half flat and half
@@ -91,7 +91,7 @@ def level(
 
 
 class ELond(Frozen):
-    """The state of one epoch: how many tests were opened and how many accepted. A value; no mutation."""
+    """The state of one epoch: how many tests were opened and how many accepted. A value."""
 
     alpha: float = 0.05
     horizon: int = 50

@@ -1,13 +1,13 @@
 """E-process: evidence on paired differences that may be looked at after every pair.
 
 Bets a mixture of constant fractions (a discretised universal portfolio) on ``d`` in [-1, 1] being
-larger than ``mu0`` (or smaller, for harm and futility). The capital is a nonnegative supermartingale
-under the null hypothesis, so by Ville's inequality it exceeds ``1/a`` at any time with probability at
-most ``a``. Works in logs only, with plain floats: a step costs a few microseconds, and a saved state
-goes on bit for bit.
+larger than ``mu0`` (or smaller, for harm and futility). The capital is a nonnegative
+supermartingale under the null hypothesis, so by Ville's inequality it exceeds ``1/a`` at any time
+with probability at most ``a``. Works in logs only, with plain floats: a step costs a few
+microseconds, and a saved state goes on bit for bit.
 
-Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", JRSS-B 86(1), 2024,
-section 4 and supplement B (capital process, mixtures of bets); Ryu & Bhatt, arXiv 2207.12382
+Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", JRSS-B 86(1),
+2024, section 4 and supplement B (capital process, mixtures of bets); Ryu & Bhatt, arXiv 2207.12382
 (universal-portfolio bets).
 """
 
@@ -42,7 +42,8 @@ _STEPS = 60
 
 @lru_cache(maxsize=64)
 def bet_fractions(bets: int = 20) -> tuple[float, ...]:
-    """The constant fractions (g - 1/2)/G for g = 1..G; the largest stays below 1, so no loss is fatal.
+    """The constant fractions (g - 1/2)/G for g = 1..G; the largest stays below 1, so no loss is
+    fatal.
 
     Raises:
         ValueError: If ``bets`` is not positive.
@@ -75,7 +76,8 @@ def _log_factors(d: float, mu0: float, direction: Direction, bets: int) -> tuple
 class EProcessState(Frozen):
     """Everything needed to go on later, bit for bit; JSON keeps its floats exactly.
 
-    ``counts`` is the sufficient history for intervals: each distinct difference and how often it came.
+    ``counts`` is the sufficient history for intervals: each distinct difference and how often it
+    came.
     """
 
     mu0: float = Field(default=0.0, gt=-1.0, lt=1.0)
@@ -187,12 +189,12 @@ class EProcess:
 
     @property
     def e_value(self) -> float:
-        """The e-value now (infinite beyond the range of floats): what e-LOND is fed, at the stop."""
+        """The e-value now (infinite beyond the range of floats); fed to e-LOND at the stop."""
         return math.exp(self.log_e) if self.log_e < 709.0 else math.inf
 
     @property
     def anytime_p(self) -> float:
-        """The anytime-valid p-value 1 / max(1, largest e-value so far). Never feed its inverse on."""
+        """The anytime-valid p-value 1 / max(1, largest e-value so far); never feed 1/p on."""
         return math.exp(-self._max_log_e)
 
     @property
@@ -219,7 +221,7 @@ class EProcess:
 def log_mixture_of_counts(
     counts: Mapping[float, int], mu0: float, direction: Direction, *, bets: int = 20
 ) -> float:
-    """The log e-value of a whole history at another ``mu0``; nonincreasing in mu0 for ``better``."""
+    """The log e-value of a history at another ``mu0``; nonincreasing in it for ``better``."""
     gains = [(_gain(d, mu0, direction), n) for d, n in counts.items()]
     return log_mixture(
         math.fsum(n * math.log1p(f * gain) for gain, n in gains) for f in bet_fractions(bets)
@@ -230,7 +232,8 @@ def lower_bound(counts: Mapping[float, int], a: float, *, bets: int = 20) -> flo
     """The anytime-valid one-sided lower bound of E[d] at level 1 - a.
 
     The infimum of mu0 whose "no better than mu0" has at most evidence 1/a, by bisection; rounded
-    outwards, so that the bound is never too high. It is above 0 exactly where the test accepts at a.
+    outwards, so that the bound is never too high. It is above 0 exactly where the test accepts at
+    a.
 
     Raises:
         ValueError: If ``a`` is outside (0, 1).

@@ -2,8 +2,9 @@
 
 For scores of 0 and 1 the mixture's evidence depends on wins and losses alone (ties are neutral at
 mu0 = 0), so the chance of acceptance is exact: dynamic programming over losses gives the crossing
-probability after m decisive pairs, and the number of decisive pairs among n is binomial. Graded scores
-with less spread need fewer pairs than this says. The rule of at least ``min_pairs`` pairs is left out.
+probability after m decisive pairs, and the number of decisive pairs among n is binomial. Graded
+scores with less spread need fewer pairs than this says. The rule of at least ``min_pairs`` pairs is
+left out.
 
 Planning number and tables: ``acceptance-stats.md`` sections 2 and 3 (our own computation).
 """
@@ -51,7 +52,8 @@ class Plan(NamedTuple):
 
 
 def pair_model(effect: float, *, base: float = 0.5, rho: float = 0.5) -> PairModel:
-    """The pair model of 0/1 scores: success ``base`` against ``base + effect``, correlated by ``rho``.
+    """The pair model of 0/1 scores: success ``base`` against ``base + effect``, correlated by
+    ``rho``.
 
     Args:
         effect: True gain, in [-base, 1 - base].
@@ -99,7 +101,7 @@ def _wins_needed(log_threshold: float, bets: int, most: int) -> tuple[int, ...]:
 
 
 def _crossing_curve(q: float, needed: tuple[int, ...], most: int) -> list[float]:
-    """The chance of having crossed within m decisive pairs, for m = 0..most; q = P(win | decisive)."""
+    """The chance of having crossed within m = 0..most decisive pairs; q = P(win | decisive)."""
     alive = [1.0]  # alive[i]: probability of (first + i) losses, not crossed yet
     first, crossed, curve = 0, 0.0, [0.0]
     for m in range(1, most + 1):
@@ -172,7 +174,7 @@ def power(n: int, alpha_t: float, model: PairModel, *, bets: int = 20) -> float:
 
 
 def planning_pairs(alpha_t: float, model: PairModel) -> float:
-    """The mean number of pairs until acceptance, by formula (within 15 to 25 %); infinite if none."""
+    """The mean number of pairs until acceptance, by formula (within 15 to 25 %), or inf."""
     decisive = model.win + model.loss
     if model.win <= model.loss or decisive <= 0.0:
         return math.inf

@@ -1,7 +1,7 @@
 """Report figures: pass@k, pass^k and Brier scores. For showing; the gate never decides by them.
 
-Chen et al. 2021, arXiv 2107.03374, equation 1 (pass@k); Yao et al. 2024, arXiv 2406.12045, section 3
-(pass^k); Brier, Monthly Weather Review 78(1), 1950; Murphy, J. Appl. Meteorol. 12, 1973.
+Chen et al. 2021, arXiv 2107.03374, equation 1 (pass@k); Yao et al. 2024, arXiv 2406.12045, section
+3 (pass^k); Brier, Monthly Weather Review 78(1), 1950; Murphy, J. Appl. Meteorol. 12, 1973.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def brier(forecasts: Sequence[float], outcomes: Sequence[int]) -> BrierParts:
 
 
 def brier_multiclass(forecasts: Sequence[Sequence[float]], outcomes: Sequence[int]) -> float:
-    """Brier's original score over several classes, in [0, 2]: mean squared distance to the outcome."""
+    """Brier's original score over several classes, in [0, 2]; lower is better."""
     return math.fsum(
         math.fsum((p - (j == y)) ** 2 for j, p in enumerate(row))
         for row, y in zip(forecasts, outcomes, strict=True)

@@ -1,9 +1,10 @@
 """Sealed decision: the rule of one sealed test, fed pair by pair and told when to stop.
 
-A pair is one group key: candidate and incumbent run fresh on the same tasks. The decision looks after
-every pair and stops early for success, for futility, when the bar is out of reach, or when the groups
-are used up; never beyond one pass over them. It is pure: feeding the same pairs in the same order gives
-the same result bit for bit, so a paused test goes on by feeding it what was recorded.
+A pair is one group key: candidate and incumbent run fresh on the same tasks. The decision looks
+after every pair and stops early for success, for futility, when the bar is out of reach, or when
+the groups are used up; never beyond one pass over them. It is pure: feeding the same pairs in the
+same order gives the same result bit for bit, so a paused test goes on by feeding it what was
+recorded.
 
 Rule and defaults: ``acceptance-stats.md`` sections 1, 2 and 5; words: section 11.
 """
@@ -200,8 +201,8 @@ class SealedDecision:
             return (
                 f"Undecided: {self._missing} of {self._attempted} pairs could not be run for "
                 f"reasons outside the agent (candidate {self._missing_candidate}, current version "
-                f"{self._missing_incumbent}); at most {self.config.max_missing:.0%} may be missing, "
-                "and about as many on each side. Repair what failed and resume the test."
+                f"{self._missing_incumbent}); at most {self.config.max_missing:.0%} may be "
+                "missing, and about as many on each side. Repair what failed and resume the test."
             )
         if self.stop == "unrepresentative":
             unseen = ", ".join(sorted(self._unseen)) or "too few pairs"
