@@ -1,8 +1,8 @@
 """Migrating: brings a database to this version's schema, once, whole, and never by accident.
 
-An upgrade is one transaction under an advisory lock: killed half way it leaves nothing, run again it
-continues, run twice at once the second finds nothing to do. The application itself never migrates; it
-checks the revision and stays not ready, with the reason, when it is another.
+An upgrade is one transaction under an advisory lock: killed half way it leaves nothing, run again
+it continues, run twice at once the second finds nothing to do. The application itself never
+migrates; it checks the revision and stays not ready, with the reason, when it is another.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ __all__ = ["MARKER", "Readiness", "Upgraded", "check", "head_revision", "main", 
 MARKER = "installation.json"
 """File in the data directory that says a database was set up here, and which."""
 
+_COMMAND = "python -m instar.store.migrate upgrade"
 _LOCK = "select pg_advisory_xact_lock(hashtextextended('instar.migrate', 0))"
 
 
@@ -68,7 +69,8 @@ def upgrade(
             nor written.
 
     Raises:
-        PrerequisiteError: If the roles cannot be made, the database is empty although the marker says
+        PrerequisiteError: If the roles cannot be made, the database is empty although the marker
+        says
             that data existed, or the database is of a newer Instar.
         StoreError: If the database cannot be reached, or fails meanwhile.
     """
@@ -111,15 +113,13 @@ def check(url: str) -> Readiness:
     if current == head:
         return Readiness(True)
     if current is None:
-        return Readiness(
-            False, "the database is empty; run `python -m instar.store.migrate upgrade`"
-        )
+        return Readiness(False, f"the database is empty; run `{_COMMAND}`")
     if current not in _known():
         return Readiness(False, _newer(current))
     return Readiness(
         False,
         f"the database has schema revision {current!r}, this version needs {head!r}; run "
-        "`python -m instar.store.migrate upgrade`",
+        f"`{_COMMAND}`",
     )
 
 
@@ -135,8 +135,8 @@ def _upgrade(connection: Connection, app_password: str | None, data_dir: Path | 
         raise PrerequisiteError(
             f"the database is empty, but {data_dir}/{MARKER} says that installation {marker} kept "
             "its data in one.",
-            remedy="Point DATABASE_URL (or the data directory) at the database that was used before, "
-            f"or delete {MARKER} to begin anew.",
+            remedy="Point DATABASE_URL (or the data directory) at the database that was used "
+            f"before, or delete {MARKER} to begin anew.",
         )
     prepare_roles(connection, app_password)
     database = connection.dialect.identifier_preparer.quote(
@@ -154,8 +154,8 @@ def _upgrade(connection: Connection, app_password: str | None, data_dir: Path | 
     )
     if marker is not None and marker != installation:
         raise PrerequisiteError(
-            f"the database belongs to installation {installation}, the data directory {data_dir} to "
-            f"{marker}.",
+            f"the database belongs to installation {installation}, the data directory {data_dir} "
+            f"to {marker}.",
             remedy="Use the database and the data directory that belong together.",
         )
     return Upgraded(before, head_revision(), installation)
@@ -179,8 +179,8 @@ def _current(connection: Connection) -> str | None:
 
 def _newer(revision: str) -> str:
     return (
-        f"the database has schema revision {revision!r}, which this version of Instar does not know: "
-        "a newer version wrote it"
+        f"the database has schema revision {revision!r}, which this version of Instar does not "
+        "know: a newer version wrote it"
     )
 
 
@@ -195,7 +195,7 @@ def _check_login(owner_url: str, app_password: str) -> None:
             raise StoreError(f"the database went away: {_first_line(error)}.") from error
         raise PrerequisiteError(
             f"the role {APP_ROLE!r} does not accept the password that Instar was given.",
-            remedy=f"Run: alter role {APP_ROLE} password '…'; with the password that is configured.",
+            remedy=f"Run `alter role {APP_ROLE} password '…'` with the password configured here.",
         ) from error
     finally:
         engine.dispose()

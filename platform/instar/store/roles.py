@@ -1,8 +1,8 @@
 """Roles: who may do what in the database, made before the first migration and checked before each.
 
-``instar_owner`` owns the schema and may do nothing else, ``instar_app`` is what the service logs in as,
-``instar_definer`` owns the few functions that look across projects. Roles belong to the whole server,
-so they may exist already, made by an administrator with the SQL that a refusal shows.
+``instar_owner`` owns the schema and may do nothing else, ``instar_app`` is what the service logs in
+as, ``instar_definer`` owns the few functions that look across projects. Roles belong to the whole
+server, so they may exist already, made by an administrator with the SQL that a refusal shows.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _present_roles(connection: Connection) -> set[str]:
 
 
 def _check_attributes(connection: Connection, login: _Login) -> None:
-    """Refuses an application role that could look past the walls, or roles this login cannot take."""
+    """Refuses an application role that sees past the walls, or roles this login cannot take."""
     rows = connection.execute(
         text(
             "select rolname, rolbypassrls, rolsuper, pg_has_role(current_user, oid, 'MEMBER') "
@@ -116,7 +116,7 @@ def _set_password(connection: Connection, password: str) -> None:
         with connection.begin_nested():
             _run(connection, statement.as_string())
     except ProgrammingError:
-        # Made by an administrator, who chose its password: the login test after the upgrade decides.
+        # Made by an administrator, who chose its password: the login test afterwards decides.
         return
 
 

@@ -1,8 +1,8 @@
-"""Sessions: the only way to the database while the service runs, one transaction of one project at a time.
+"""Sessions: the only way to the database, one transaction of one project at a time.
 
-The project is set for the transaction alone (``set_config(…, true)``); without it the row-level policies
-show no rows. A session of :meth:`Database.system` sees no project's rows at all; it calls the definer
-functions in :mod:`instar.store.system`.
+The project is set for the transaction alone (``set_config(…, true)``); without it the row-level
+policies show no rows. A session of :meth:`Database.system` sees no project's rows at all; it calls
+the definer functions in :mod:`instar.store.system`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["Database", "as_store_error", "is_retryable"]
 T = TypeVar("T")
 
 _REMEDY = (
-    "Nothing that was committed is lost. See that PostgreSQL runs (`instar status`), then repeat; a "
-    "night goes on by itself once the database is back."
+    "Nothing that was committed is lost. See that PostgreSQL runs (`instar status`), then repeat; "
+    "a night goes on by itself once the database is back."
 )
 # Serialization failure and deadlock: PostgreSQL asks for the same transaction once more.
 _RETRYABLE = frozenset({"40001", "40P01"})
@@ -61,7 +61,7 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self, project_id: str) -> AsyncIterator[AsyncSession]:
-        """One transaction in which exactly one project's rows exist. Commits unless the block raises.
+        """One transaction in which only one project's rows exist; commits unless the block raises.
 
         Args:
             project_id: The project; its rows alone can be read and written.
@@ -84,11 +84,12 @@ class Database:
             yield session
 
     async def run(self, project_id: str, work: Callable[[AsyncSession], Awaitable[T]]) -> T:
-        """Runs ``work`` in a transaction, once more if PostgreSQL asks for it (serialization, deadlock).
+        """Runs ``work`` in a transaction, once more if PostgreSQL asks for that (deadlock etc.).
 
         Args:
             project_id: The project of the transaction.
-            work: Reads and writes through the session it gets; has no other effect, since it may run
+            work: Reads and writes through the session it gets; has no other effect, since it may
+            run
                 twice.
 
         Raises:
@@ -123,9 +124,7 @@ class Database:
             raise StoreError(
                 f"the database {self._where} cannot be reached: {error}.", remedy=_REMEDY
             ) from error
-        except (
-            asyncio.InvalidStateError
-        ) as error:  # a connection torn down under a running statement
+        except asyncio.InvalidStateError as error:  # torn down under a running statement
             raise StoreError(
                 f"the connection to {self._where} broke off.", remedy=_REMEDY
             ) from error

@@ -48,7 +48,7 @@ class InstallationRow(Base):
 
 
 class ProjectRow(Base):
-    """A project: the wall that row-level policies stand on. ``settings`` holds its promotion rule."""
+    """A project: what row-level policies keep apart. ``settings`` holds its promotion rule."""
 
     __tablename__ = "project"
     id: Mapped[OwnId]

@@ -1,7 +1,8 @@
 """Tables, the base: one declarative base in the schema ``instar`` and the column shapes all share.
 
-Text that a model or a tool wrote is kept in ``json`` columns, not ``jsonb`` or ``text``: ``json`` keeps
-key order and the escape of a NUL character exactly as written, so what is read back is what was sent.
+Text that a model or a tool wrote is kept in ``json`` columns, not ``jsonb`` or ``text``: ``json``
+keeps key order and the escape of a NUL character exactly as written, so what is read back is what
+was sent.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class EvolutionRunRow(Base):
 
 
 class EffectRow(Base):
-    """One effect of a run under its key. ``started`` commits with its reservation, before the effect."""
+    """One effect of a run under its key; ``started`` commits with its reservation, beforehand."""
 
     __tablename__ = "effect"
     __table_args__ = (
@@ -192,7 +192,8 @@ class SealedTestRow(Base):
     epoch_id: Mapped[Id] = mapped_column(ForeignKey(f"{SCHEMA}.sealed_epoch.id"))
     run_id: Mapped[Maybe]
     agent: Mapped[str]
-    index_in_epoch: Mapped[int]
+    # NULL for a test that was withdrawn before its first pair ran: it used up no index.
+    index_in_epoch: Mapped[int | None]
     alpha_t: Mapped[float] = mapped_column(Float(53))
     candidate_digest: Mapped[str]
     incumbent_digest: Mapped[str]

@@ -1,7 +1,7 @@
 """Tables of runs and rollouts: attempts, their steps, calls, messages, scores and events.
 
-The growing ones are range-partitioned by the UUIDv7 of their run or rollout, which carries its time;
-they have no foreign key to their project, so that writers do not queue for its row.
+The growing ones are range-partitioned by the UUIDv7 of their run or rollout, which carries its
+time; they have no foreign key to their project, so that writers do not queue for its row.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class RunRow(Base):
-    """One run of an agent that somebody called; the exact version is resolved once, at its start."""
+    """One run of an agent that somebody called; its exact version is resolved at the start."""
 
     __tablename__ = "run"
     __table_args__ = (

@@ -1,8 +1,8 @@
-"""Tables of work and money: budgets, reservations, jobs, the outbox, idempotency keys, the audit trail."""
+"""Tables of work and money: budgets, reservations, jobs, outbox, idempotency keys, audit trail."""
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Float, ForeignKey, Index, Numeric, text
+from sqlalchemy import BigInteger, CheckConstraint, Float, ForeignKey, Index, Numeric, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from instar.store.tables_base import (
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class BudgetRow(Base):
-    """What may be used: limits (NULL means none), what is reserved and what is spent. Budgets nest."""
+    """What may be used: limits (NULL means none), what is reserved and spent. Budgets nest."""
 
     __tablename__ = "budget"
     __table_args__ = (
@@ -49,8 +49,8 @@ class BudgetRow(Base):
     kind: Mapped[str]
     subject: Mapped[str]
     parent_id: Mapped[Maybe] = mapped_column(ForeignKey(f"{SCHEMA}.budget.id"))
-    limit_rollouts: Mapped[int | None]
-    limit_tokens: Mapped[int | None]
+    limit_rollouts: Mapped[int | None] = mapped_column(BigInteger)
+    limit_tokens: Mapped[int | None] = mapped_column(BigInteger)
     limit_cost_usd: Mapped[float | None] = mapped_column(Numeric(20, 10, asdecimal=False))
     limit_wall_s: Mapped[float | None] = mapped_column(Float(53))
     reserved_rollouts: Mapped[Big]

@@ -1,4 +1,4 @@
-"""URLs of databases: one spelling for the driver, and the application's URL made from the owner's."""
+"""URLs of databases: one spelling for the driver, and the application's URL from the owner's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The Alembic environment: runs on the connection that ``instar.store.migrate`` hands over.
 
-That connection is already in a transaction that holds the advisory lock, so that every revision of one
-upgrade commits together or not at all.
+That connection is already in a transaction that holds the advisory lock, so that every revision of
+one upgrade commits together or not at all.
 """
 
 from __future__ import annotations
