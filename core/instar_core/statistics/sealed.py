@@ -127,7 +127,7 @@ class SealedDecision:
             return "missing"
         if enough and self._futility.log_e >= math.log(config.futility_evidence):
             return self._if_whole("futility")
-        if self._better.best_attainable(pairs + left) < self._bar:
+        if left > 0 and self._better.best_attainable(pairs + left) < self._bar:
             return self._if_whole("curtailed")
         if left > 0:
             return None
