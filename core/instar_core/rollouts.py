@@ -43,6 +43,7 @@ class Step(Frozen):
     message: Message
     request_hash: str = Field(default="", description="sha256 of the messages sent to the model")
     model: str = ""
+    fingerprint: str = Field(default="", description="the provider's or engine's exact version")
     tool_call: ToolCall | None = None
     is_error: bool = False
     capture: TokenCapture | None = None

@@ -152,7 +152,7 @@ class ToolServerConfig(Frozen):
         default=(), description="for kind 'python': entries 'module:function'"
     )
     root: str = Field(default="", description="folder meant by {root} in command, args, env, cwd")
-    start_timeout_s: float = Field(default=20.0, gt=0)
+    start_timeout_s: float = Field(default=30.0, gt=0)
     call_timeout_s: float = Field(default=60.0, gt=0, description="absolute limit of one call")
     idle_timeout_s: float = Field(
         default=30.0, gt=0, description="limit without an answer or progress notice"

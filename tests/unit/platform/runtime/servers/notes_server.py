@@ -1,0 +1,49 @@
+"""A small real MCP server over stdio: notes in a SQLite file that is opened for every call."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("notes")
+
+
+def _database() -> sqlite3.Connection:
+    connection = sqlite3.connect(os.environ["NOTES_DB"])
+    connection.execute("create table if not exists notes (id text primary key, text text)")
+    return connection
+
+
+@server.tool()
+def write_note(id: str, text: str) -> str:
+    """Writes or replaces a note."""
+    with _database() as connection:
+        connection.execute("insert or replace into notes values (?, ?)", (id, text))
+    return f"note {id} written"
+
+
+@server.tool()
+def read_note(id: str) -> str:
+    """Reads a note."""
+    row = _database().execute("select text from notes where id = ?", (id,)).fetchone()
+    if row is None:
+        raise ValueError(f"there is no note {id!r}")
+    return str(row[0])
+
+
+@server.tool()
+def repeat(text: str, times: int) -> str:
+    """Gives the text back many times over."""
+    return text * times
+
+
+@server.tool()
+def process_id() -> str:
+    """The id of this server's process."""
+    return str(os.getpid())
+
+
+if __name__ == "__main__":
+    server.run()
