@@ -9,11 +9,41 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from pydantic import AliasChoices, BaseModel, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-__all__ = ["ApiSettings", "EngineSettings", "Settings", "WorkerSettings", "load_settings"]
+__all__ = [
+    "ApiSettings",
+    "EmbeddedSettings",
+    "EngineSettings",
+    "Settings",
+    "WorkerSettings",
+    "load_settings",
+    "prepare_process",
+]
+
+_PROCESS_ENVIRONMENT = {
+    # One thread each: many processes share few cores, and waiting threads must not spin.
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    # Nothing is fetched behind a person's back.
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+def prepare_process() -> None:
+    """Sets what numeric and model libraries read when they are imported; call it before they are.
+
+    Values that a person has set stay. Every entry point (command line, worker, engine) calls it.
+    """
+    for name, value in _PROCESS_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
 
 
 def _default_data_dir() -> Path:
@@ -41,6 +71,16 @@ class EngineSettings(BaseModel):
     exact: bool = Field(
         default=False, description="float32, one sequence at a time: results do not depend on load"
     )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto", description="number format; auto times both on this processor"
+    )
+    context: int = Field(
+        default=8192, ge=16, description="most tokens of a prompt and its reply together"
+    )
+    max_waiting: int = Field(default=1024, ge=1, description="sequences that may wait for a slot")
+    prefix_cache_mb: int = Field(
+        default=256, ge=0, description="memory for prompt beginnings that are computed once"
+    )
 
 
 class WorkerSettings(BaseModel):
@@ -49,7 +89,25 @@ class WorkerSettings(BaseModel):
     concurrency: int = Field(default=1, ge=1, description="jobs run at once by one worker process")
     rollout_concurrency: int = Field(default=24, ge=1, description="rollouts in flight in one run")
     lease_s: float = Field(default=15.0, gt=0, description="seconds a job lease lives unrenewed")
+    name: str = Field(
+        default="", description="name of this worker in leases; the host's name when empty"
+    )
     reconcile_s: float = Field(default=2.0, gt=0, description="seconds between reconciler sweeps")
+
+
+class EmbeddedSettings(BaseModel):
+    """What `instar up` starts and how it keeps its files."""
+
+    min_free_mb: int = Field(
+        default=500, ge=0, description="refuse to start with less free disk space (MiB)"
+    )
+    log_max_mb: float = Field(
+        default=10.0, gt=0, description="size at which a log is rotated (MiB)"
+    )
+    log_keep: int = Field(default=3, ge=0, description="rotated logs kept per service")
+    start_timeout_s: float = Field(
+        default=120.0, gt=0, description="seconds in which each service must become healthy"
+    )
 
 
 class Settings(BaseSettings):
@@ -67,6 +125,11 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("INSTAR_DATABASE_URL", "DATABASE_URL"),
         description="PostgreSQL to use instead of the embedded one (a login that owns a database)",
     )
+    app_database_url: str | None = Field(
+        default=None,
+        description="the same database for the service's own role instar_app; `instar up` fills it "
+        "in for its processes",
+    )
     redis_url: str | None = Field(
         default=None,
         validation_alias=AliasChoices("INSTAR_REDIS_URL", "REDIS_URL"),
@@ -76,6 +139,9 @@ class Settings(BaseSettings):
     api: ApiSettings = Field(default_factory=ApiSettings, description="where the API listens")
     engine: EngineSettings = Field(default_factory=EngineSettings, description="local model engine")
     worker: WorkerSettings = Field(default_factory=WorkerSettings, description="background worker")
+    embedded: EmbeddedSettings = Field(
+        default_factory=EmbeddedSettings, description="supervisor of `instar up`"
+    )
 
 
 @lru_cache(maxsize=1)

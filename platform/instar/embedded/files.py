@@ -27,15 +27,19 @@ _LONGEST_SOCKET_DIR = 85
 """A socket's path must stay under 104 bytes (macOS; 108 on Linux), the file name included."""
 
 
-def private_write(path: Path, text: str) -> None:
-    """Writes a file that only its owner may read, whole or not at all."""
+def private_write(path: Path, text: str, *, durable: bool = True) -> None:
+    """Writes a file that only its owner may read, whole or not at all.
+
+    ``durable`` also waits until it is on disk.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.unlink(missing_ok=True)
     handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
         stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
+        if durable:
+            stream.flush()
+            os.fsync(stream.fileno())
     partial.replace(path)
 
 

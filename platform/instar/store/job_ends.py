@@ -1,0 +1,129 @@
+"""How jobs come back: given up by their worker, taken from workers that are gone, and their runs.
+
+Kept apart from :mod:`instar.store.jobs`, which is what a worker does while all goes well.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from instar.store.jobs import JOB_TOPIC
+from instar.store.tables import OutboxRow
+from instar_core.base import short
+from instar_core.errors import LeaseLost
+
+__all__ = ["count_open_runs", "expire_leases", "give_back_job", "mark_run_of_job"]
+
+_LONGEST_ERROR = 8000
+
+
+async def give_back_job(
+    session: AsyncSession,
+    job_id: str,
+    token: int,
+    *,
+    error: str,
+    delay_s: float = 0.0,
+    counts: bool = True,
+) -> str:
+    """Gives a lease back before the work is done; the token is void from then on.
+
+    Args:
+        session: A transaction of the job's project.
+        job_id: The job.
+        token: Its fencing token.
+        error: Why, kept as the last error.
+        delay_s: Seconds before it may be claimed again.
+        counts: Whether this attempt counts towards the most allowed (a shutdown does not).
+
+    Returns:
+        The new state: ``queued``, or ``dead`` after the last attempt.
+
+    Raises:
+        LeaseLost: If another holds it, or it is over.
+    """
+    row = (
+        await session.execute(
+            text(
+                "update instar.job set lease_until = null, last_error = :error,"
+                " fencing_token = fencing_token + 1,"
+                " attempts = attempts - case when :counts then 0 else 1 end,"
+                " state = case when :counts and attempts >= max_attempts then 'dead'"
+                " else 'queued' end,"
+                " run_after = clock_timestamp() + make_interval(secs => :delay),"
+                " finished_at = case when :counts and attempts >= max_attempts"
+                " then clock_timestamp() end"
+                " where id = cast(:job as uuid) and fencing_token = :token"
+                " and state in ('leased', 'running') returning state, project_id"
+            ),
+            {
+                "job": job_id,
+                "token": token,
+                "error": short(error.replace("\x00", ""), _LONGEST_ERROR),
+                "delay": delay_s,
+                "counts": counts,
+            },
+        )
+    ).first()
+    if row is None:
+        raise LeaseLost(f"job {job_id} is not held under fencing token {token} any more.")
+    if row[0] == "queued":
+        session.add(OutboxRow(project_id=str(row[1]), topic=JOB_TOPIC, ref_id=job_id))
+        await session.flush()
+    return str(row[0])
+
+
+async def expire_leases(session: AsyncSession, worker_prefix: str) -> int:
+    """Ends the leases of workers that are known to be gone, in the session's project.
+
+    The reaper then takes the jobs at once instead of after the lease time.
+
+    Returns:
+        How many leases ended.
+    """
+    rows = await session.execute(
+        text(
+            "update instar.job set lease_until = clock_timestamp() - interval '1 millisecond'"
+            " where state in ('leased', 'running') and starts_with(worker, :prefix) returning id"
+        ),
+        {"prefix": worker_prefix},
+    )
+    return len(rows.all())
+
+
+async def mark_run_of_job(session: AsyncSession, job_id: str, state: str, reason: str) -> list[str]:
+    """Moves the evolution run that a job carries out of ``queued``, ``running`` or ``interrupted``.
+
+    Args:
+        session: A transaction of the job's project.
+        job_id: The job.
+        state: ``interrupted`` (its worker is gone), ``failed`` or ``cancelled``.
+        reason: In words; shown to people.
+
+    Returns:
+        The ids of the runs that moved: none when the run is over already or the job has no run.
+    """
+    rows = await session.execute(
+        text(
+            "update instar.evolution_run set state = :state, reason = :reason,"
+            " finished_at = case when :state = 'interrupted' then null"
+            " else clock_timestamp() end"
+            " where job_id = cast(:job as uuid)"
+            " and state in ('queued', 'running', 'interrupted') returning id"
+        ),
+        {"job": job_id, "state": state, "reason": short(reason, _LONGEST_ERROR)},
+    )
+    return [str(row[0]) for row in rows]
+
+
+async def count_open_runs(session: AsyncSession, job_id: str) -> int:
+    """How many evolution runs of a job have not come to an end (paused ones do not count)."""
+    found = await session.scalar(
+        text(
+            "select count(*) from instar.evolution_run where job_id = cast(:job as uuid)"
+            " and state in ('queued', 'running', 'interrupted')"
+        ),
+        {"job": job_id},
+    )
+    return int(found or 0)
