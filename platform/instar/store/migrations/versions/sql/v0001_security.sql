@@ -100,7 +100,7 @@ grant execute on function instar.current_project(), instar.ensure_partitions(int
 -- where its policy holds.
 grant select on
   instar.alembic_version, instar.installation, instar.project, instar.api_key, instar.artifact,
-  instar.version, instar.version_parent, instar.label, instar.label_event, instar.blob, instar.task,
+  instar.version, instar.version_parent, instar.version_part, instar.label, instar.label_event, instar.blob, instar.task,
   instar.run, instar.run_event, instar.rollout_identity, instar.rollout, instar.rollout_score,
   instar.message, instar.step, instar.model_call, instar.tool_call, instar.evolution_run,
   instar.effect, instar.candidate, instar.evaluation, instar.sealed_epoch, instar.sealed_test,
@@ -133,7 +133,7 @@ grant delete on instar.label, instar.idempotency_key, instar.outbox to instar_ap
 
 -- What the definer functions need, and no more.
 grant select on instar.project, instar.api_key, instar.task, instar.sealed_task,
-  instar.sealed_test to instar_definer;
+  instar.sealed_test, instar.evolution_run to instar_definer;
 grant select, update on instar.job, instar.outbox to instar_definer;
 
 insert into instar.installation (id) values (gen_random_uuid());

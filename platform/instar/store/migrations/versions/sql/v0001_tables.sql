@@ -2,6 +2,7 @@ CREATE TABLE instar.audit_event (
   id UUID NOT NULL,
   project_id UUID NOT NULL,
   stream VARCHAR NOT NULL,
+  seq BIGINT DEFAULT 0 NOT NULL,
   actor_kind VARCHAR NOT NULL,
   actor TEXT DEFAULT '' NOT NULL,
   action VARCHAR NOT NULL,
@@ -14,7 +15,7 @@ CREATE TABLE instar.audit_event (
 )
  PARTITION BY RANGE (id);
 
-CREATE INDEX ix_audit_event_project_id_stream_id ON instar.audit_event (project_id, stream, id);
+CREATE INDEX ix_audit_event_project_id_stream_seq ON instar.audit_event (project_id, stream, seq);
 
 CREATE TABLE instar.effect (
   run_id UUID NOT NULL,
@@ -432,6 +433,7 @@ CREATE TABLE instar.version (
   number INTEGER NOT NULL,
   blob_digest VARCHAR NOT NULL,
   media_type VARCHAR NOT NULL,
+  subject_digest TEXT DEFAULT '' NOT NULL,
   author_kind VARCHAR NOT NULL,
   author TEXT DEFAULT '' NOT NULL,
   reason TEXT DEFAULT '' NOT NULL,
@@ -447,6 +449,8 @@ CREATE TABLE instar.version (
 );
 
 CREATE UNIQUE INDEX ix_version_artifact_id_number ON instar.version (artifact_id, number);
+
+CREATE INDEX ix_version_artifact_id_subject_digest ON instar.version (artifact_id, subject_digest);
 
 CREATE INDEX ix_version_project_id_created_at_id ON instar.version (project_id, created_at, id);
 
@@ -595,6 +599,20 @@ CREATE TABLE instar.version_parent (
   CONSTRAINT fk_version_parent_parent_id FOREIGN KEY(parent_id) REFERENCES instar.version (id),
   CONSTRAINT fk_version_parent_project_id FOREIGN KEY(project_id) REFERENCES instar.project (id)
 );
+
+CREATE TABLE instar.version_part (
+  version_id UUID NOT NULL,
+  name VARCHAR NOT NULL,
+  ordinal INTEGER NOT NULL,
+  part_id UUID NOT NULL,
+  project_id UUID NOT NULL,
+  CONSTRAINT pk_version_part PRIMARY KEY (version_id, name),
+  CONSTRAINT fk_version_part_version_id FOREIGN KEY(version_id) REFERENCES instar.version (id),
+  CONSTRAINT fk_version_part_part_id FOREIGN KEY(part_id) REFERENCES instar.version (id),
+  CONSTRAINT fk_version_part_project_id FOREIGN KEY(project_id) REFERENCES instar.project (id)
+);
+
+CREATE INDEX ix_version_part_part_id ON instar.version_part (part_id);
 
 CREATE TABLE instar.candidate (
   id UUID NOT NULL,
