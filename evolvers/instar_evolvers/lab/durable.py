@@ -1,0 +1,542 @@
+"""DurableLab: the Lab over a journal, a backend and a sealed book.
+
+An evolver that runs through it can be killed anywhere and started again from its top: what is
+    recorded
+returns, the rest happens. The same class serves the service (journal in Postgres) and plain Python
+(journal in memory); only the three parts differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from random import Random
+from typing import Any, TypeVar
+
+from instar_core.base import content_hash, short
+from instar_core.candidates import Candidate
+from instar_core.errors import BudgetExhausted, InfrastructureError, LabMisuse, ParseFailure
+from instar_core.evolution import Event, Evidence, Prediction, Verdict
+from instar_core.lab import (
+    Backend,
+    EffectStart,
+    Journal,
+    Parser,
+    Restarting,
+    Role,
+    RolloutRequest,
+    SealedBook,
+)
+from instar_core.messages import Message, Messages
+from instar_core.rollouts import Rollout, Trajectory
+from instar_core.tasks import Task
+from instar_core.usage import ZERO, Amount, Remaining, Usage
+from instar_evolvers.lab.acceptance import SealedRun, run_sealed_test
+from instar_evolvers.lab.branches import Arrivals, Gathering, drain, pool
+from instar_evolvers.lab.config import LabConfig
+from instar_evolvers.lab.effects import EffectDoor, Recorder, Tried, raise_if_exhausted
+from instar_evolvers.lab.scope import CURRENT, Group, Scope
+
+__all__ = ["DurableLab", "Proposed", "open_lab"]
+
+A = TypeVar("A")
+B = TypeVar("B")
+T = TypeVar("T")
+_ROOT = "evolve"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """One call of ``propose``: what was put forward, why, and what became of it."""
+
+    candidate: Candidate
+    because: Evidence
+    predicts: Prediction | None
+    verdict: Verdict
+    test_id: str
+    words: str
+
+
+def open_lab(
+    run_id: str,
+    backend: Backend,
+    journal: Journal,
+    book: SealedBook,
+    *,
+    incumbent: Candidate,
+    seed: int = 0,
+    config: LabConfig | None = None,
+) -> DurableLab:
+    """A Lab for one run; call ``await lab.start()`` before the evolver and ``await lab.close()``
+    after.
+
+    Args:
+        run_id: Names the run in ids derived for it.
+        backend: Performs rollouts, asks and embeddings.
+        journal: The run's effects and budget.
+        book: The agent's sealed tests.
+        incumbent: The version that proposals are tested against.
+        seed: Of all random streams of this run.
+        config: Widths and retries.
+    """
+    return DurableLab(run_id, backend, journal, book, incumbent=incumbent, seed=seed, config=config)
+
+
+class DurableLab:
+    """See the module and :class:`instar_core.lab.Lab`.
+
+    Attributes:
+        rollouts_done: Rollouts handed out so far, recorded ones included.
+        in_flight_lost: Calls that the last crash caught in flight.
+        asked: Role → number of asks made.
+        usable: Role → number of asks whose reply could be used. A run whose proposer was asked and
+            never usable has failed.
+        proposals: What was proposed, in order.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        backend: Backend,
+        journal: Journal,
+        book: SealedBook,
+        *,
+        incumbent: Candidate,
+        seed: int = 0,
+        config: LabConfig | None = None,
+    ) -> None:
+        self.run_id = run_id
+        self.config = config or LabConfig()
+        self.rollouts_done = 0
+        self.in_flight_lost = 0
+        self.asked: dict[Role, int] = {"proposer": 0, "judge": 0}
+        self.usable: dict[Role, int] = {"proposer": 0, "judge": 0}
+        self.proposals: list[Proposed] = []
+        self.should_stop: Callable[[], bool] | None = None
+        self._backend = backend
+        self._book = book
+        self._incumbent = incumbent
+        self._seed = seed
+        self._door = EffectDoor(journal, self._stopping)
+        self._root = Scope(_ROOT, self, self._emit)
+        self._slots = asyncio.Semaphore(self.config.concurrency)
+        self._events: deque[tuple[int, Event]] = deque()
+        self._numbered = 0
+        self._written = 0
+        self._writing = asyncio.Lock()
+        self._limit = Remaining()
+        self._started = False
+
+    async def start(self) -> None:
+        """Reads the journal; must come before anything else."""
+        state = await self._door.open()
+        self.in_flight_lost = len(state.in_flight_lost)
+        self._written = state.events
+        self._started = True
+
+        async def first() -> object:
+            return {"remaining": self._door.journal.remaining().model_dump(mode="json")}
+
+        content = content_hash(["start", self._seed, self._incumbent.digest])
+        opening = await self._door.simple(f"{_ROOT}!start", "now", content, first)
+        self._limit = Remaining.model_validate(opening["remaining"])
+
+    async def close(self) -> None:
+        """Ends what is still running and writes the events that wait; call it also after an
+        error."""
+        if self._door.fatal is None:
+            await drain(self._root)
+            await self._flush()
+
+    @property
+    def spent(self) -> Usage:
+        """What the run has consumed, waste and recorded effects of earlier processes included."""
+        return self._door.spent
+
+    @property
+    def replayed(self) -> int:
+        """Effects that returned from the journal instead of happening."""
+        return self._door.replayed
+
+    # -- rollouts ---------------------------------------------------------------------------------
+
+    async def rollouts(
+        self, candidate: Candidate, tasks: Sequence[Task], *, n: int = 1, arm: str = ""
+    ) -> list[Rollout]:
+        """See :class:`instar_core.lab.Lab`."""
+        if n < 1:
+            raise LabMisuse(f"rollouts(n={n!r}): n must be at least 1.")
+        scope = self._scope()
+        with scope.hold("rollouts") as key:
+            requests = [
+                RolloutRequest(
+                    candidate=candidate,
+                    task=task,
+                    draw=scope.draw((candidate.digest, task.content_digest)),
+                    arm=arm,
+                )
+                for task in tasks
+                for _ in range(n)
+            ]
+            await self._flush()
+            await self._fits(key, requests)
+            size = len(requests)
+            results = await pool(
+                self._door,
+                size,
+                self.config.concurrency,
+                lambda index: self._rollout(f"{key}.{index}", requests[index], of=size),
+            )
+            for rollout in results:
+                scope.used.add(rollout.usage, rollouts=1)
+        return results
+
+    async def _fits(self, key: str, requests: Sequence[RolloutRequest]) -> None:
+        """Refuses a call whose rollouts cannot all be paid, before any of them is."""
+        door = self._door
+        for index in range(len(requests) if door.finished else 0):
+            if (record := door.finished.get(f"{key}.{index}")) is not None:
+                raise_if_exhausted(record)
+        content = content_hash(["fits", len(requests)])
+        if door.recorded(key, "rollout", content) is not None:
+            return
+        left = door.journal.remaining().rollouts
+        if left is None:
+            return
+        names = (f"{key}.{index}" for index in range(len(requests)))
+        fresh = sum(name not in door.finished and name not in door.unfinished for name in names)
+        if fresh > left:
+            words = (
+                f"{fresh} more rollouts do not fit into what is left of the budget ({left}). "
+                "Nothing was spent for them."
+            )
+            start = EffectStart(key=key, kind="rollout", content=content)
+            await door.exhaust(start, words)
+            raise BudgetExhausted(words, remedy="Raise the rollout limit or ask for fewer.")
+
+    async def _rollout(
+        self, key: str, request: RolloutRequest, *, of: int, retries: int | None = None
+    ) -> Rollout:
+        """One rollout under its key; infrastructure failure for good gives one without a score."""
+        content = hashlib.sha256(f"{request.identity}/{of}".encode()).hexdigest()
+        record = self._door.recorded(key, "rollout", content)
+        if record is not None:
+            self.rollouts_done += 1
+            return _rollout_of(record.result)
+        async with self._slots:
+            self._door.check()
+            rollout = await self._attempt(key, request, content, retries)
+        self.rollouts_done += 1
+        return rollout
+
+    async def _attempt(
+        self, key: str, request: RolloutRequest, content: str, retries: int | None
+    ) -> Rollout:
+        door, backend = self._door, self._backend
+
+        async def perform(calls: Recorder) -> Tried:
+            rollout = await backend.rollout(request, calls)
+            result = rollout if door.holds_objects else rollout.model_dump(mode="json")
+            return Tried(result, rollout.usage)
+
+        start = EffectStart.model_construct(
+            key=key,
+            kind="rollout",
+            content=content,
+            reserve=backend.reserve_for(request),
+            request={
+                "candidate": request.candidate.digest,
+                "task": request.task.id,
+                "draw": request.draw,
+                "arm": request.arm,
+                "sealed_test": request.sealed_test,
+            },
+        )
+        replayable = not isinstance(backend, Restarting) or backend.can_replay(request)
+        try:
+            tried = await door.attempts(
+                start,
+                perform,
+                retries=self.config.infrastructure_retries if retries is None else retries,
+                wait_s=self.config.retry_wait_s,
+                replayable=replayable,
+            )
+        except InfrastructureError as error:
+            door.check_fatal()
+            rollout = Rollout(
+                id=str(uuid.UUID(hex=content[:32])),
+                task_id=request.task.id,
+                candidate_digest=request.candidate.digest,
+                draw=request.draw,
+                arm=request.arm,
+                trajectory=Trajectory(stop="infrastructure_error"),
+                error=f"{type(error).__name__}: {error}",
+            )
+            lost = rollout if door.holds_objects else rollout.model_dump(mode="json")
+            await door.finish(start, lost, ZERO)
+            return rollout
+        return _rollout_of(tried.result)
+
+    # -- asks and vectors -------------------------------------------------------------------------
+
+    async def ask(self, role: Role, messages: Messages, parse: Parser[T]) -> T:
+        """See :class:`instar_core.lab.Lab`."""
+        scope = self._scope()
+        with scope.hold("ask") as key:
+            await self._flush()
+            self.asked[role] += 1
+            reply, problem = "", ""
+            for attempt in range(self.config.parse_retries + 2):
+                if attempt == 0:
+                    shown = tuple(messages)
+                elif attempt <= self.config.parse_retries:
+                    shown = (*shown, *_show_error(reply, problem))
+                else:
+                    shown = _repair(reply, problem)
+                reply = await self._reply(f"{key}/{attempt}", role, shown, scope)
+                try:
+                    value = parse(reply)
+                except ValueError as error:
+                    problem = str(error) or type(error).__name__
+                    continue
+                self.usable[role] += 1
+                return value
+        raise ParseFailure(
+            f"The {role}'s reply could not be used in {self.config.parse_retries + 2} attempts "
+            f"({short(problem)}). Its last reply was: {short(reply, 400)!r}",
+            remedy="A larger model may be needed for this role, or a method that asks less of it.",
+        )
+
+    async def _reply(self, key: str, role: Role, messages: Messages, scope: Scope) -> str:
+        door = self._door
+        dumped = [message.model_dump(mode="json") for message in messages]
+        content = content_hash([role, dumped])
+        record = door.recorded(key, "ask", content)
+        if record is None:
+
+            async def perform(calls: Recorder) -> Tried:
+                text = await self._backend.ask(role, messages, calls)
+                used = calls.usage.model_dump(mode="json")
+                return Tried({"reply": text, "usage": used}, calls.usage)
+
+            start = EffectStart.model_construct(
+                key=key,
+                kind="ask",
+                content=content,
+                reserve=Amount(),
+                request={"role": role, "messages": dumped},
+            )
+            async with self._slots:
+                door.check()
+                try:
+                    tried = await door.attempts(
+                        start,
+                        perform,
+                        retries=self.config.infrastructure_retries,
+                        wait_s=self.config.retry_wait_s,
+                    )
+                except InfrastructureError as error:
+                    # Not recorded: when the run resumes it is asked again. So nothing may happen in
+                    # between that a replay would not see.
+                    door.fail(error)
+                    raise
+            result = tried.result
+        else:
+            result = record.result
+        scope.used.add(Usage.model_validate(result["usage"]))
+        return str(result["reply"])
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """See :class:`instar_core.lab.Lab`."""
+        with self._scope().hold("embed") as key:
+            await self._flush()
+            wanted = list(texts)
+
+            async def perform() -> object:
+                async with self._slots:
+                    vectors = await self._backend.embed(wanted)
+                return {"vectors": [[float(x) for x in vector] for vector in vectors]}
+
+            result = await self._door.simple(key, "embed", content_hash(wanted), perform)
+        return [list(vector) for vector in result["vectors"]]
+
+    # -- proposals --------------------------------------------------------------------------------
+
+    async def propose(
+        self, candidate: Candidate, because: Evidence, predicts: Prediction | None = None
+    ) -> Verdict:
+        """See :class:`instar_core.lab.Lab`.
+
+        A candidate that was proposed before in this run gets the same verdict again without another
+        test, and one that equals the incumbent is ``no_improvement``. Tests beyond the number that
+        the run may open are ``blocked``. A budget that runs out in mid-test leaves it
+        ``undecided``.
+        """
+        scope = self._scope()
+        with scope.hold("propose") as key:
+            await self._flush()
+            digest = candidate.digest
+            verdict: Verdict
+            known = next((p for p in self.proposals if p.candidate.digest == digest), None)
+            if known is not None:
+                verdict, test_id, words = known.verdict, known.test_id, known.words
+            elif digest == self._incumbent.digest:
+                verdict, test_id = "no_improvement", ""
+                words = "The candidate is the current version; there is nothing to test."
+            elif sum(bool(p.test_id) for p in self.proposals) >= self.config.max_sealed_tests:
+                verdict, test_id = "blocked", ""
+                words = f"This run may open {self.config.max_sealed_tests} sealed test(s)."
+            else:
+                verdict, test_id, words = await self._test(key, candidate, scope)
+            self.proposals.append(Proposed(candidate, because, predicts, verdict, test_id, words))
+        return verdict
+
+    async def _test(self, key: str, candidate: Candidate, scope: Scope) -> tuple[Verdict, str, str]:
+        async def roll(below: str, request: RolloutRequest) -> Rollout:
+            rollout = await self._rollout(f"{key}/{below}", request, of=1, retries=0)
+            return rollout
+
+        run = SealedRun(
+            door=self._door,
+            book=self._book,
+            key=key,
+            rollout=roll,
+            lookahead=min(self.config.sealed_lookahead, self.config.concurrency),
+            retries=self.config.infrastructure_retries,
+            wait_s=self.config.retry_wait_s,
+        )
+        told = await run_sealed_test(run, candidate, self._incumbent)
+        scope.used.add(told.usage, rollouts=told.rollouts)
+        return told.verdict, told.test_id, told.words
+
+    # -- concurrency ------------------------------------------------------------------------------
+
+    async def gather(
+        self, name: str, items: Sequence[A], fn: Callable[[A], Awaitable[B]]
+    ) -> list[B]:
+        """See :class:`instar_core.lab.Lab`. All branches end before a branch's error is raised."""
+        scope = self._scope()
+        with scope.hold(f"gather {name}") as key:
+            await self._flush()
+            self._door.check()
+            group = Group(scope, Group.path_for(key, name), len(items), live=True)
+            return await Gathering(self._door, group, items, fn).all()
+
+    def completed(
+        self, name: str, items: Sequence[A], fn: Callable[[A], Awaitable[B]]
+    ) -> Arrivals[A, B]:
+        """See :class:`instar_core.lab.Lab`. Iterate it to its end."""
+        scope = self._scope()
+        with scope.hold(f"completed {name}") as key:
+            path = Group.path_for(key, name)
+
+        def start() -> Gathering[A, B]:
+            group = Group(scope, path, len(items), live=False)
+            return Gathering(self._door, group, items, fn)
+
+        return Arrivals(self._door, scope, key, start)
+
+    # -- the small things -------------------------------------------------------------------------
+
+    def budget(self) -> Remaining:
+        """See :class:`instar_core.lab.Lab`.
+
+        Seen from this strand of the program: what it, and everything before it, has consumed. What
+        runs beside it is not in it (a replay could not tell), so a reservation may still be
+        refused.
+        """
+        scope, limit = self._scope(), self._limit
+        used = (scope.base, scope.used)
+
+        def left(total: float | None, name: str) -> float | None:
+            if total is None:
+                return None
+            return max(0.0, total - sum(float(getattr(meter, name)) for meter in used))
+
+        rollouts, tokens = left(limit.rollouts, "rollouts"), left(limit.tokens, "tokens")
+        return Remaining(
+            rollouts=None if rollouts is None else int(rollouts),
+            tokens=None if tokens is None else int(tokens),
+            cost_usd=left(limit.cost_usd, "cost_usd"),
+            wall_s=left(limit.wall_s, "wall_s"),
+        )
+
+    async def now(self) -> datetime:
+        """See :class:`instar_core.lab.Lab`."""
+
+        async def perform() -> object:
+            return {"now": datetime.now(UTC).isoformat()}
+
+        with self._scope().hold("now") as key:
+            result = await self._door.simple(key, "now", content_hash("now"), perform)
+        return datetime.fromisoformat(result["now"])
+
+    def rng(self, name: str) -> Random:
+        """See :class:`instar_core.lab.Lab`. The same name starts the same stream each time."""
+        digest = hashlib.sha256(f"{self._seed}/{name}".encode()).digest()
+        return Random(int.from_bytes(digest, "big"))
+
+    def log(self, event: Event) -> None:
+        """See :class:`instar_core.lab.Lab`.
+
+        Events are numbered in the order of the program, not of the clock: those of a branch wait
+        for the branches before it.
+        """
+        self._scope().emit(event)
+
+    def _emit(self, event: Event) -> None:
+        if self._numbered >= self._written:
+            self._events.append((self._numbered, event))
+        self._numbered += 1
+
+    async def _flush(self) -> None:
+        if not self._events:
+            return
+        async with self._writing:
+            while self._events:
+                seq, event = self._events[0]
+                await self._door.event(seq, event)
+                self._events.popleft()
+
+    def _scope(self) -> Scope:
+        if not self._started:
+            raise LabMisuse("The Lab is not started.", remedy="Call `await lab.start()` first.")
+        scope = CURRENT.get()
+        return scope if scope is not None and scope.owner is self else self._root
+
+    def _stopping(self) -> bool:
+        return self.should_stop is not None and self.should_stop()
+
+
+def _rollout_of(result: Any) -> Rollout:
+    return result if isinstance(result, Rollout) else Rollout.model_validate(result)
+
+
+def _show_error(reply: str, problem: str) -> Messages:
+    return (
+        Message(role="assistant", content=reply),
+        Message(
+            role="user",
+            content=f"That reply could not be used: {problem}\n"
+            "Answer the same request again, in exactly the form that was asked for.",
+        ),
+    )
+
+
+def _repair(reply: str, problem: str) -> Messages:
+    return (
+        Message(
+            role="system",
+            content="You mend replies that a program could not read. Keep their meaning, correct "
+            "their form, and answer with the mended reply alone.",
+        ),
+        Message(
+            role="user",
+            content=f"The reply:\n{short(reply, 8000)}\n\nWhat is wrong with it: {problem}",
+        ),
+    )
