@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -22,6 +22,7 @@ from instar.store.session import Database
 from instar.store.urls import app_url
 from instar_core.base import new_id
 
+Statement = sql.SQL | sql.Composed | LiteralString
 _APP_PASSWORD = "only-for-tests"
 _TEMPLATE = "instar_template"
 
@@ -36,7 +37,7 @@ class PostgresCluster:
         """The superuser's URL of a database."""
         return self.server.dsn(name)
 
-    def execute(self, statement: sql.Composable | str, database: str = "postgres") -> None:
+    def execute(self, statement: Statement, database: str = "postgres") -> None:
         """Runs one statement as the superuser, outside any transaction."""
         with psycopg.connect(self.owner_url(database), autocommit=True) as connection:
             connection.execute(sql.SQL(statement) if isinstance(statement, str) else statement)

@@ -15,6 +15,7 @@ from instar.store.tables_artifacts import (
     SealedTaskRow,
     TaskRow,
     VersionParentRow,
+    VersionPartRow,
     VersionRow,
 )
 from instar.store.tables_base import SCHEMA, Base
@@ -88,5 +89,6 @@ __all__ = [
     "TaskRow",
     "ToolCallRow",
     "VersionParentRow",
+    "VersionPartRow",
     "VersionRow",
 ]

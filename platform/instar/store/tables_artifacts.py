@@ -35,6 +35,7 @@ __all__ = [
     "SealedTaskRow",
     "TaskRow",
     "VersionParentRow",
+    "VersionPartRow",
     "VersionRow",
 ]
 
@@ -111,6 +112,7 @@ class VersionRow(Base):
 
     __tablename__ = "version"
     __table_args__ = (
+        Index(None, "artifact_id", "subject_digest"),
         Index(None, "artifact_id", "number", unique=True),
         Index(None, "project_id", "created_at", "id"),
         ForeignKeyConstraint(
@@ -125,6 +127,7 @@ class VersionRow(Base):
     number: Mapped[int]
     blob_digest: Mapped[str]
     media_type: Mapped[str]
+    subject_digest: Mapped[Words]
     author_kind: Mapped[str]
     author: Mapped[Words]
     reason: Mapped[Words]
@@ -139,6 +142,18 @@ class VersionParentRow(Base):
     __tablename__ = "version_parent"
     version_id: Mapped[Key] = mapped_column(ForeignKey(f"{SCHEMA}.version.id"))
     parent_id: Mapped[Key] = mapped_column(ForeignKey(f"{SCHEMA}.version.id"))
+    project_id: Mapped[ProjectId]
+
+
+class VersionPartRow(Base):
+    """A version that a bundle pins under a name, such as a component of an agent."""
+
+    __tablename__ = "version_part"
+    __table_args__ = (Index(None, "part_id"),)
+    version_id: Mapped[Key] = mapped_column(ForeignKey(f"{SCHEMA}.version.id"))
+    name: Mapped[str] = mapped_column(primary_key=True)
+    ordinal: Mapped[int]
+    part_id: Mapped[Id] = mapped_column(ForeignKey(f"{SCHEMA}.version.id"))
     project_id: Mapped[ProjectId]
 
 

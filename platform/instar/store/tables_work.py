@@ -161,12 +161,13 @@ class AuditEventRow(Base):
 
     __tablename__ = "audit_event"
     __table_args__ = (
-        Index(None, "project_id", "stream", "id"),
+        Index(None, "project_id", "stream", "seq"),
         {"postgresql_partition_by": "RANGE (id)"},
     )
     id: Mapped[OwnId]
     project_id: Mapped[Id]
     stream: Mapped[str]
+    seq: Mapped[Big]
     actor_kind: Mapped[str]
     actor: Mapped[Words]
     action: Mapped[str]

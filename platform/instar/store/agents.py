@@ -1,0 +1,253 @@
+"""Agents: bundles that pin one version of each component, and the harness, as one version of their own.
+
+A candidate and an agent version are two forms of one thing: saved and loaded again, the digest is the
+same, byte for byte. A component whose content did not change keeps its version.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from instar.store.artifacts import (
+    JSON,
+    ArtifactRef,
+    Draft,
+    create_version,
+    encode_content,
+    put_blobs,
+    read_artifact,
+    read_content,
+    read_version,
+    resolve,
+)
+from instar.store.audit import Author
+from instar.store.tables import ArtifactRow, VersionPartRow, VersionRow
+from instar_core.base import JsonValue, canonical_json
+from instar_core.candidates import Candidate, Component, Harness
+from instar_core.errors import NotFoundError, StoreError, UserError
+
+__all__ = [
+    "AGENT",
+    "AgentVersion",
+    "find_agent_version",
+    "list_component_versions",
+    "load_candidate",
+    "load_candidate_version",
+    "read_agent",
+    "save_agent",
+]
+
+AGENT = "agent"
+_FORMAT = 1
+
+
+class AgentVersion(NamedTuple):
+    """One version of an agent: its id, number, and the digest of the candidate that it is."""
+
+    id: str
+    agent: str
+    version: int
+    digest: str
+
+
+async def save_agent(  # noqa: PLR0913 - the brief's signature: what, by whom and why
+    session: AsyncSession,
+    project_id: str,
+    name: str,
+    candidate: Candidate,
+    *,
+    author: Author,
+    reason: str = "",
+    evidence: JsonValue = None,
+) -> AgentVersion:
+    """Saves a candidate as a new version of an agent, and its changed components as versions of theirs.
+
+    Args:
+        session: A project transaction; all of it is saved, or nothing.
+        project_id: The project.
+        name: The agent's name.
+        candidate: What to save.
+        author: The person or run that made it.
+        reason: Why, in words.
+        evidence: What speaks for it.
+
+    Returns:
+        The agent version. Its parents are the versions of this agent that the candidate names as its
+        own parents.
+
+    Raises:
+        UserError: If a name cannot be stored, or a content is no JSON.
+    """
+    if "/" in name:
+        raise UserError(f"{name!r} cannot be an agent's name: '/' separates its components.")
+    contents = {
+        part: encode_content(component.content) for part, component in candidate.components.items()
+    }
+    await put_blobs(session, project_id, [content for content, _ in contents.values()])
+    pinned: dict[str, VersionRow] = {}
+    # In the order of names, so that two savers lock the components' rows in the same order.
+    for part in sorted(contents):
+        content, media_type = contents[part]
+        kind = candidate.components[part].kind
+        pinned[part] = await create_version(
+            session,
+            ArtifactRef(project_id, kind, f"{name}/{part}"),
+            Draft(content, media_type, author, reason, evidence),
+            reuse=True,
+        )
+    bundle = canonical_json(_bundle(candidate, pinned))
+    ref = ArtifactRef(project_id, AGENT, name)
+    row = await create_version(
+        session,
+        ref,
+        Draft(
+            bundle,
+            JSON,
+            author,
+            reason,
+            evidence,
+            parents=await _parents(session, ref, candidate),
+            subject_digest=candidate.digest,
+            parts=[(part, pinned[part].id) for part in candidate.components],
+        ),
+    )
+    return AgentVersion(row.id, name, row.number, candidate.digest)
+
+
+async def read_agent(
+    session: AsyncSession, project_id: str, name: str, ref: str | int = "latest"
+) -> AgentVersion:
+    """The agent version that a reference (number, label or ``latest``) means now.
+
+    Raises:
+        NotFoundError: If there is no such agent, version or label.
+    """
+    found = await resolve(session, ArtifactRef(project_id, AGENT, name), ref)
+    version = found.version
+    return AgentVersion(version.id, name, version.number, version.subject_digest)
+
+
+async def load_candidate(
+    session: AsyncSession, project_id: str, name: str, ref: str | int = "latest"
+) -> Candidate:
+    """The candidate that an agent's version holds.
+
+    Args:
+        session: A project transaction.
+        project_id: The project.
+        name: The agent's name.
+        ref: A version number, a label, or ``latest``.
+
+    Raises:
+        NotFoundError: If there is no such agent, version or label.
+        StoreError: If what is stored is not what was saved.
+    """
+    agent = await read_agent(session, project_id, name, ref)
+    return await load_candidate_version(session, agent.id)
+
+
+async def load_candidate_version(session: AsyncSession, version_id: str) -> Candidate:
+    """The candidate of the agent version with that id. Same errors as :func:`load_candidate`."""
+    version = await read_version(session, version_id)
+    bundle = cast("dict[str, JsonValue]", await read_content(session, version))
+    if not isinstance(bundle, dict) or bundle.get("format") != _FORMAT:
+        raise StoreError(
+            f"version {version_id} is not an agent version that this Instar can read.",
+            remedy="Use the version of Instar that wrote it.",
+        )
+    components: dict[str, Component] = {}
+    for raw in cast("list[dict[str, JsonValue]]", bundle["components"]):
+        pinned = await read_version(session, str(raw["version_id"]))
+        content = await read_content(session, pinned)
+        fields = {key: raw[key] for key in ("kind", "trainable", "owner", "budget_tokens")}
+        components[str(raw["name"])] = Component.model_validate({**fields, "content": content})
+    candidate = Candidate(
+        components=components,
+        harness=Harness.model_validate(bundle["harness"]),
+        parents=tuple(str(parent) for parent in cast("list[JsonValue]", bundle["parents"])),
+        note=str(bundle["note"]),
+    )
+    if candidate.digest != version.subject_digest:
+        raise StoreError(
+            f"agent version {version_id} was saved as {version.subject_digest} and reads as "
+            f"{candidate.digest}.",
+            remedy="Do not run it: what was tested would not be what runs. Restore a backup.",
+        )
+    return candidate
+
+
+async def find_agent_version(
+    session: AsyncSession, project_id: str, name: str, digest: str
+) -> AgentVersion | None:
+    """The newest version of an agent that holds the candidate with that digest, if there is one."""
+    row = await session.scalar(
+        select(VersionRow)
+        .join(ArtifactRow, ArtifactRow.id == VersionRow.artifact_id)
+        .where(
+            ArtifactRow.project_id == project_id,
+            ArtifactRow.kind == AGENT,
+            ArtifactRow.name == name,
+            VersionRow.subject_digest == digest,
+            VersionRow.deleted_at.is_(None),
+        )
+        .order_by(VersionRow.number.desc())
+        .limit(1)
+    )
+    return None if row is None else AgentVersion(row.id, name, row.number, digest)
+
+
+async def list_component_versions(
+    session: AsyncSession, agent_version_id: str
+) -> list[tuple[str, VersionRow]]:
+    """Name and pinned version of each component of an agent version, in the agent's order."""
+    rows = await session.execute(
+        select(VersionPartRow.name, VersionRow)
+        .join(VersionRow, VersionRow.id == VersionPartRow.part_id)
+        .where(VersionPartRow.version_id == agent_version_id)
+        .order_by(VersionPartRow.ordinal)
+    )
+    return [(name, version) for name, version in rows]
+
+
+def _bundle(candidate: Candidate, pinned: dict[str, VersionRow]) -> JsonValue:
+    """What the agent version's blob holds: a list, because JSON objects have no order."""
+    components: list[JsonValue] = []
+    for name, component in candidate.components.items():
+        version = pinned[name]
+        components.append(
+            {
+                "name": name,
+                "version_id": version.id,
+                "version": version.number,
+                "digest": version.blob_digest,
+                **component.model_dump(mode="json", exclude={"content"}),
+            }
+        )
+    return {
+        "format": _FORMAT,
+        "candidate": candidate.digest,
+        "components": components,
+        "harness": candidate.harness.model_dump(mode="json"),
+        "parents": list(candidate.parents),
+        "note": candidate.note,
+    }
+
+
+async def _parents(session: AsyncSession, ref: ArtifactRef, candidate: Candidate) -> list[str]:
+    try:
+        artifact = await read_artifact(session, ref)
+    except NotFoundError:
+        return []
+    rows = await session.execute(
+        select(VersionRow.subject_digest, VersionRow.id)
+        .where(
+            VersionRow.artifact_id == artifact.id,
+            VersionRow.subject_digest.in_(candidate.parents),
+        )
+        .order_by(VersionRow.number)
+    )
+    # The newest version of each parent: later rows win.
+    return list({digest: version_id for digest, version_id in rows}.values())
