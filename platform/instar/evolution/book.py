@@ -9,6 +9,7 @@ serve a whole test is worn: nothing more is promoted until sealed tasks are adde
 from __future__ import annotations
 
 import random
+import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.evolution.retry import StorePatience, with_patience
 from instar.store import effects, sealed
-from instar_core.base import content_hash, new_id
+from instar.store.projects import read_project
+from instar_core.base import content_hash
 from instar_core.candidates import Candidate
 from instar_core.errors import ConflictError, UserError
 from instar_core.evolution import AcceptanceConfig, SealedOutcome
@@ -60,13 +62,18 @@ class BookConfig:
 
 
 def choose_groups(
-    pool: list[str], uses: dict[str, int], config: AcceptanceConfig, seed: int
+    pool: list[str],
+    uses: dict[str, int],
+    served: dict[str, int],
+    config: AcceptanceConfig,
+    seed: int,
 ) -> tuple[str, ...]:
     """The groups of one test in random order: the least used first, none past its share.
 
     Args:
         pool: All sealed group keys.
         uses: Group key → tests served in this epoch.
+        served: Group key → tests served in all epochs.
         config: Sizes and shares.
         seed: Decides ties and the order.
 
@@ -89,7 +96,7 @@ def choose_groups(
             remedy="Move the used groups to the training split and add new sealed tasks.",
         )
     rng.shuffle(free)
-    free.sort(key=lambda key: uses.get(key, 0))
+    free.sort(key=lambda key: served.get(key, 0))
     chosen = free[:whole]
     rng.shuffle(chosen)
     return tuple(chosen)
@@ -140,62 +147,89 @@ class PostgresBook:
         config = self.config
         async with self._db.transaction(config.project_id) as session:
             await self._lock(session)
-            epoch = await sealed.lock_epoch(
-                session, config.project_id, config.agent, config.task_set
-            )
-            test = await sealed.find_run_test(session, config.run_id, candidate, incumbent)
+            epoch = await self._epoch(session)
+            test = await sealed.find_open_test(session, config.agent)
+            if test is not None and not self._mine(test, candidate, incumbent):
+                await self._end_other(session, test)
+                epoch, test = await self._epoch(session), None
             if test is None:
-                epoch = await self._make_room(session, epoch)
+                test = await self._resume(session, epoch, candidate, incumbent)
+            if test is None:
                 test = await self._draw(session, epoch, candidate, incumbent)
             groups = await sealed.read_groups(session, test)
+        resumed = test.outcome if test.resumes else None
         return SealedTicket(
             test_id=test.id,
             alpha_t=test.alpha_t,
             index_in_epoch=test.index_in_epoch or 1,
             groups=groups,
-            seed=test.seed,
+            seed=test.seed + test.resumes,
             config=test.config,
+            state=None if resumed is None else resumed.state,
         )
 
-    async def _make_room(self, session: AsyncSession, epoch: sealed.EpochRow) -> sealed.EpochRow:
-        """Ends what a finished run left open, and the epoch when its tests are used up."""
+    def _mine(self, test: sealed.SealedTest, candidate: str, incumbent: str) -> bool:
+        return test.run_id == self.config.run_id and (
+            (test.candidate_digest, test.incumbent_digest) == (candidate, incumbent)
+        )
+
+    async def _epoch(self, session: AsyncSession) -> sealed.EpochRow:
         config = self.config
-        other = await sealed.find_open_test(session, config.agent)
-        if other is not None:
-            state = await effects.read_run_state(session, other.run_id)
-            if state not in _OVER and other.run_id != config.run_id:
-                raise ConflictError(
-                    f"A sealed test of the agent {config.agent!r} is open in the run "
-                    f"{other.run_id}, which is {state}.",
-                    remedy="Wait for that run, or cancel it.",
-                )
-            await self._end(session, other, _abandoned("Its run ended before a verdict."))
-            epoch = await sealed.lock_epoch(
-                session, config.project_id, config.agent, config.task_set
+        return await sealed.lock_epoch(session, config.project_id, config.agent, config.task_set)
+
+    async def _resume(
+        self, session: AsyncSession, epoch: sealed.EpochRow, candidate: str, incumbent: str
+    ) -> sealed.SealedTest | None:
+        """The pair's undecided test, on its own level, with the groups that remain."""
+        test = await sealed.find_undecided_test(session, epoch.id, candidate, incumbent)
+        if test is None or test.outcome is None or test.outcome.state is None:
+            return None
+        if not test.groups_left or len(test.groups) < test.config.min_pairs:
+            return None
+        await sealed.reopen_test(session, test.id, self.config.run_id)
+        return await sealed.read_test(session, test.id)
+
+    async def _end_other(self, session: AsyncSession, other: sealed.SealedTest) -> None:
+        """Ends the test that a finished run left open.
+
+        Raises:
+            ConflictError: If its run still goes on.
+        """
+        state = await effects.read_run_state(session, other.run_id)
+        if state not in _OVER:
+            raise ConflictError(
+                f"A sealed test of the agent {self.config.agent!r} is open in the run "
+                f"{other.run_id}, which is {state}.",
+                remedy="Wait for that run, or cancel it.",
             )
-        if epoch.tests >= config.acceptance.epoch_tests:
-            await sealed.end_epoch(session, epoch.id)
-            epoch = await sealed.lock_epoch(
-                session, config.project_id, config.agent, config.task_set
-            )
-        return epoch
+        await self._end(session, other, _abandoned("Its run ended before a verdict."))
 
     async def _draw(
         self, session: AsyncSession, epoch: sealed.EpochRow, candidate: str, incumbent: str
     ) -> sealed.SealedTest:
         config, rules = self.config, self.config.acceptance
+        if epoch.tests >= rules.epoch_tests:
+            await sealed.end_epoch(session, epoch.id)
+            epoch = await self._epoch(session)
         index = epoch.tests + 1
-        # No id goes into the seed, so that the same history gives the same order anywhere.
-        seed = int(
-            content_hash([config.seed, config.agent, epoch.number, index, candidate, incumbent])[
-                :15
-            ],
-            16,
+        # No chance goes into name and seed, so that the same history gives the same test anywhere.
+        history = content_hash(
+            [
+                (await read_project(session, config.project_id)).name,
+                config.agent,
+                config.seed,
+                epoch.number,
+                await sealed.count_tests(session, epoch.id),
+                candidate,
+                incumbent,
+            ]
         )
+        seed = int(history[32:47], 16)
         pool = await sealed.read_pool(session, config.task_set_version_id)
         uses = await sealed.read_uses(session, epoch.id)
+        served = await sealed.read_served(session, config.agent)
         test = sealed.SealedTest(
-            id=new_id(),
+            id=str(uuid.UUID(hex=history[:32])),
             run_id=config.run_id,
             agent=config.agent,
             epoch_id=epoch.id,
@@ -203,7 +237,7 @@ class PostgresBook:
             alpha_t=level(index, epoch.accepted, alpha=rules.alpha, horizon=rules.epoch_tests),
             candidate_digest=candidate,
             incumbent_digest=incumbent,
-            groups=choose_groups(pool, uses, rules, seed),
+            groups=choose_groups(pool, uses, served, rules, seed),
             seed=seed,
             config=rules,
         )
@@ -214,7 +248,7 @@ class PostgresBook:
         config = self.config
         async with self._db.transaction(config.project_id) as session:
             await self._lock(session)
-            await sealed.lock_epoch(session, config.project_id, config.agent, config.task_set)
+            await self._epoch(session)
             test = await sealed.find_open_test(session, config.agent)
             if test is not None and test.id == test_id:
                 await self._end(session, test, outcome)
@@ -230,17 +264,19 @@ class PostgresBook:
     async def _end(
         self, session: AsyncSession, test: sealed.SealedTest, outcome: SealedOutcome
     ) -> None:
-        served = outcome.pairs + outcome.missing
+        left = len(test.groups_left)
+        used = min(left, outcome.groups_used)
         if outcome.reason == _WITHDRAWN:
             # How far it came is known from the journal: two arms, and so many rollouts a pair.
             ran = await effects.count_sealed_rollouts(session, test.run_id, test.id)
-            served = min(len(test.groups), -(-ran // (2 * test.config.repeats)))
-        await sealed.close_test(session, test.id, outcome=outcome, counted=served > 0)
-        await sealed.serve_groups(
-            session, self.config.project_id, test, test.groups[: min(served, len(test.groups))]
-        )
-        if served > 0:
-            await sealed.count_epoch(session, test.epoch_id, accepted=outcome.verdict == "accepted")
+            used = min(left, -(-ran // (2 * test.config.repeats)))
+        await sealed.close_test(session, test.id, outcome=outcome, used=used)
+        await sealed.serve_groups(session, self.config.project_id, test, test.groups_left[:used])
+        # The index counts once, with the first pair; a test taken up again has counted before.
+        if used > 0 and test.groups_used == 0:
+            await sealed.count_epoch(session, test.epoch_id)
+        if outcome.verdict == "accepted":
+            await sealed.count_acceptance(session, test.epoch_id)
 
 
 _WITHDRAWN = "withdrawn"

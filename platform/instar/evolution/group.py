@@ -7,7 +7,7 @@ go through.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -146,12 +146,15 @@ class Group:
 
     def _begin(self, effect: EffectStart) -> None:
         entry = self._entry(effect.key)
+        if entry is not None and entry.status == "resting":
+            self._check_cancelled()
+            self.changed[effect.key] = replace(entry, status="started")
+            return  # a container that a crash left open goes on; its reservation stands
         if entry is not None and entry.status != "abandoned":
             raise LabMisuse(
                 f"The effect {effect.key!r} is {entry.status} already and cannot start again."
             )
-        if self._cancelled:
-            raise RunCancelled("The run was cancelled; nothing new is started.")
+        self._check_cancelled()
         self.chain.check_wall(effect.reserve.wall_s)
         # Wall time passes once however many effects wait in parallel, so it is compared with the
         # limit but not added up per effect.
@@ -166,6 +169,10 @@ class Group:
             reserved=reserve,
             fencing_token=self._state.token,
         )
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled:
+            raise RunCancelled("The run was cancelled; nothing new is started.")
 
     def _open_entry(self, key: str) -> KnownEffect:
         entry = self._entry(key)
@@ -216,18 +223,29 @@ class Group:
         )
 
     def settle_lost(self, key: str, *, container: bool) -> None:
-        """Settles a start that nobody will finish: spent if it was in flight, else released.
+        """Deals with a start that a crash left open.
 
         Args:
             key: The started effect.
-            container: Whether other effects are recorded inside it; it goes on where it was, and
-                reserves again when it does.
+            container: Whether other effects are recorded inside it. It then rests, with its
+                reservation, until it goes on where it was; a call was in flight and is spent.
         """
         entry = self._open_entry(key)
-        if container or entry.kind not in IN_FLIGHT:
+        if container:
+            self.changed[key] = replace(entry, status="resting")
+        elif entry.kind in IN_FLIGHT:
+            self._forfeit(key, entry)
+        else:
             self.chain.release(entry.reserved)
             self._close(key, entry, ZERO)
-            return
+
+    def settle_for_good(self, key: str) -> None:
+        """Settles a start of a run that ends: all that it reserved counts as spent."""
+        entry = self._entry(key)
+        if entry is not None and entry.status in ("started", "resting"):
+            self._forfeit(key, entry)
+
+    def _forfeit(self, key: str, entry: KnownEffect) -> None:
         self.chain.settle(entry.reserved, entry.reserved)
         spent = Usage(output_tokens=entry.reserved.tokens, cost_usd=entry.reserved.cost_usd)
         self._close(key, entry, spent)

@@ -138,7 +138,11 @@ class PostgresJournal:
 
     def open_keys(self) -> list[str]:
         """Keys of the effects that are started and not finished."""
-        return [key for key, known in self._memory.effects.items() if known.status == "started"]
+        return [
+            key
+            for key, known in self._memory.effects.items()
+            if known.status in ("started", "resting")
+        ]
 
     async def settle_open(self) -> None:
         """Settles every effect still open as spent; for a run that ends before they do."""
@@ -213,10 +217,14 @@ class PostgresJournal:
                 )
             memory.event_seq = lock.event_seq
             memory.source_events = await store.load_source_events(session, config.run_id)
-            group = await self._settle_in(session, memory, [row for row in rows if _open(row)])
+            inside = _containers(memory.effects)
+            group = Group(memory, await lock_chain(session, config.budgets), cancelled=False)
+            for row in rows:
+                if _is_open(row):
+                    group.settle_lost(row.key, container=row.key in inside)
+            await group.write(session, config.project_id, config.run_id)
         # A try of this opening that committed, and whose answer was lost, abandoned them already.
-        self._opening |= {row.key for row in rows if _open(row)}
-        inside = _containers(memory.effects)
+        self._opening |= {row.key for row in rows if _is_open(row)}
         lost = [
             row.key
             for row in rows
@@ -242,28 +250,21 @@ class PostgresJournal:
             unfinished={row.key: row.content for row in rows if row.status != "finished"},
         )
 
-    async def _settle_in(
-        self, session: AsyncSession, memory: JournalMemory, rows: Sequence[store.EffectRow]
-    ) -> Group:
-        chain = await lock_chain(session, self.config.budgets)
-        group = Group(memory, chain, cancelled=False)
-        inside = _containers(memory.effects)
-        for row in rows:
-            group.settle_lost(row.key, container=row.key in inside)
-        await group.write(session, self.config.project_id, self.config.run_id)
-        return group
-
     async def _settle(self, keys: Sequence[str]) -> None:
-        async with self._db.transaction(self.config.project_id) as session:
+        config = self.config
+        async with self._db.transaction(config.project_id) as session:
             await self._lock(session)
-            rows = await store.load_effects(session, self.config.run_id)
-            wanted = [row for row in rows if _open(row) and row.key in set(keys)]
-            group = await self._settle_in(session, self._memory, wanted)
+            rows = await store.load_effects(session, config.run_id)
+            group = Group(self._memory, await lock_chain(session, config.budgets), cancelled=True)
+            for row in rows:
+                if _is_open(row) and row.key in keys:
+                    group.settle_for_good(row.key)
+            await group.write(session, config.project_id, config.run_id)
         self._memory.take(group)
         self._chain = group.chain
 
 
-def _open(row: store.EffectRow) -> bool:
+def _is_open(row: store.EffectRow) -> bool:
     return row.status == "started"
 
 

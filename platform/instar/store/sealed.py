@@ -17,21 +17,27 @@ __all__ = [
     "EpochRow",
     "SealedTest",
     "close_test",
+    "count_acceptance",
     "count_epoch",
+    "count_tests",
     "end_epoch",
     "find_open_test",
-    "find_run_test",
+    "find_undecided_test",
     "insert_test",
     "lock_epoch",
     "read_groups",
     "read_pool",
+    "read_served",
+    "read_test",
     "read_uses",
+    "reopen_test",
     "serve_groups",
 ]
 
 _TEST = (
     "id, run_id, agent, epoch_id, index_in_epoch, alpha_t, candidate_digest, incumbent_digest,"
-    " cast(groups as text), seed, cast(config as text), state, verdict, cast(outcome as text)"
+    " cast(groups as text), seed, cast(config as text), state, verdict, cast(outcome as text),"
+    " groups_used, resumes"
 )
 
 
@@ -63,6 +69,13 @@ class SealedTest:
     state: str = "open"
     verdict: str | None = None
     outcome: SealedOutcome | None = None
+    groups_used: int = 0
+    resumes: int = 0
+
+    @property
+    def groups_left(self) -> tuple[str, ...]:
+        """The groups that no pair has used yet, in order."""
+        return self.groups[self.groups_used :]
 
 
 async def lock_epoch(session: AsyncSession, project_id: str, agent: str, task_set: str) -> EpochRow:
@@ -97,14 +110,19 @@ async def _open_epoch(session: AsyncSession, agent: str) -> EpochRow | None:
     return None if row is None else EpochRow(str(row[0]), row[1], row[2], row[3])
 
 
-async def count_epoch(session: AsyncSession, epoch_id: str, *, accepted: bool) -> None:
-    """Counts one test whose first pair ran, and its acceptance."""
+async def count_epoch(session: AsyncSession, epoch_id: str) -> None:
+    """Counts one test whose first pair ran."""
     await session.execute(
-        text(
-            "update instar.sealed_epoch set tests = tests + 1, accepted = accepted + :accepted"
-            " where id = cast(:id as uuid)"
-        ),
-        {"id": epoch_id, "accepted": int(accepted)},
+        text("update instar.sealed_epoch set tests = tests + 1 where id = cast(:id as uuid)"),
+        {"id": epoch_id},
+    )
+
+
+async def count_acceptance(session: AsyncSession, epoch_id: str) -> None:
+    """Counts one acceptance: e-LOND's R."""
+    await session.execute(
+        text("update instar.sealed_epoch set accepted = accepted + 1 where id = cast(:id as uuid)"),
+        {"id": epoch_id},
     )
 
 
@@ -136,6 +154,19 @@ async def read_uses(session: AsyncSession, epoch_id: str) -> dict[str, int]:
     rows = await session.execute(
         text("select group_key, uses from instar.sealed_use where epoch_id = cast(:id as uuid)"),
         {"id": epoch_id},
+    )
+    return {str(row[0]): int(row[1]) for row in rows}
+
+
+async def read_served(session: AsyncSession, agent: str) -> dict[str, int]:
+    """Group key → tests of the agent that it has served in all epochs."""
+    rows = await session.execute(
+        text(
+            "select u.group_key, sum(u.uses) from instar.sealed_use u"
+            " join instar.sealed_epoch e on e.id = u.epoch_id where e.agent = :agent"
+            " group by u.group_key"
+        ),
+        {"agent": agent},
     )
     return {str(row[0]): int(row[1]) for row in rows}
 
@@ -177,6 +208,8 @@ def _test(row: Sequence[object] | None) -> SealedTest | None:
         state=str(row[11]),
         verdict=None if row[12] is None else str(row[12]),
         outcome=outcome,
+        groups_used=int(str(row[14])),
+        resumes=int(str(row[15])),
     )
 
 
@@ -192,19 +225,49 @@ async def find_open_test(session: AsyncSession, agent: str) -> SealedTest | None
     return _test(found.first())
 
 
-async def find_run_test(
-    session: AsyncSession, run_id: str, candidate_digest: str, incumbent_digest: str
+async def find_undecided_test(
+    session: AsyncSession, epoch_id: str, candidate: str, incumbent: str
 ) -> SealedTest | None:
-    """The test that a run opened for this pair, open or closed."""
+    """The newest closed test of this pair in the epoch, if it was left undecided."""
     found = await session.execute(
         text(
-            f"select {_TEST} from instar.sealed_test where run_id = cast(:run as uuid)"
+            f"select {_TEST} from instar.sealed_test where epoch_id = cast(:epoch as uuid)"
             " and candidate_digest = :candidate and incumbent_digest = :incumbent"
-            " order by opened_at desc limit 1 for update"
+            " and state = 'closed' order by opened_at desc limit 1 for update"
         ),
-        {"run": run_id, "candidate": candidate_digest, "incumbent": incumbent_digest},
+        {"epoch": epoch_id, "candidate": candidate, "incumbent": incumbent},
+    )
+    test = _test(found.first())
+    return test if test is not None and test.verdict == "undecided" else None
+
+
+async def read_test(session: AsyncSession, test_id: str) -> SealedTest | None:
+    """A test by its id."""
+    found = await session.execute(
+        text(f"select {_TEST} from instar.sealed_test where id = cast(:id as uuid)"),
+        {"id": test_id},
     )
     return _test(found.first())
+
+
+async def reopen_test(session: AsyncSession, test_id: str, run_id: str) -> None:
+    """Opens an undecided test again for another run, on its own level and state."""
+    await session.execute(
+        text(
+            "update instar.sealed_test set state = 'open', run_id = cast(:run as uuid),"
+            " resumes = resumes + 1, closed_at = null where id = cast(:id as uuid)"
+        ),
+        {"id": test_id, "run": run_id},
+    )
+
+
+async def count_tests(session: AsyncSession, epoch_id: str) -> int:
+    """How many tests an epoch has seen, withdrawn ones too."""
+    found = await session.execute(
+        text("select count(*) from instar.sealed_test where epoch_id = cast(:id as uuid)"),
+        {"id": epoch_id},
+    )
+    return int(found.scalar_one())
 
 
 async def insert_test(
@@ -240,7 +303,7 @@ async def insert_test(
 
 
 async def read_groups(session: AsyncSession, test: SealedTest) -> tuple[tuple[Task, ...], ...]:
-    """The tasks of a test's groups, in the test's order; only while its run goes on."""
+    """The tasks of an open test's unused groups, in the test's order."""
     rows = await session.execute(
         text(
             "select group_key, cast(content as text)"
@@ -251,24 +314,32 @@ async def read_groups(session: AsyncSession, test: SealedTest) -> tuple[tuple[Ta
     by_group: dict[str, list[Task]] = {}
     for key, content in rows:
         by_group.setdefault(str(key), []).append(Task.model_validate_json(content))
-    return tuple(tuple(by_group[key]) for key in test.groups)
+    return tuple(tuple(by_group[key]) for key in test.groups_left)
 
 
 async def close_test(
-    session: AsyncSession, test_id: str, *, outcome: SealedOutcome, counted: bool
+    session: AsyncSession, test_id: str, *, outcome: SealedOutcome, used: int
 ) -> None:
-    """Records a test's outcome; one that never ran a pair gives its index back."""
+    """Records a test's outcome; one that never ran a pair gives its index back.
+
+    Args:
+        session: A project transaction.
+        test_id: The test.
+        outcome: What it found.
+        used: Groups that were run or begun since it opened (last).
+    """
     await session.execute(
         text(
             "update instar.sealed_test set state = 'closed', verdict = :verdict,"
             " outcome = cast(:outcome as json), closed_at = clock_timestamp(),"
-            " index_in_epoch = case when :counted then index_in_epoch end"
+            " groups_used = groups_used + :used,"
+            " index_in_epoch = case when groups_used + :used > 0 then index_in_epoch end"
             " where id = cast(:id as uuid) and state = 'open'"
         ),
         {
             "id": test_id,
             "verdict": outcome.verdict,
             "outcome": outcome.model_dump_json(),
-            "counted": counted,
+            "used": used,
         },
     )

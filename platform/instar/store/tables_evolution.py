@@ -199,6 +199,8 @@ class SealedTestRow(Base):
     incumbent_digest: Mapped[str]
     task_set_version_id: Mapped[Maybe] = mapped_column(ForeignKey(f"{SCHEMA}.version.id"))
     groups: Mapped[Exact] = mapped_column(nullable=False)
+    groups_used: Mapped[int] = mapped_column(server_default=text("0"))
+    resumes: Mapped[int] = mapped_column(server_default=text("0"))
     seed: Mapped[int] = mapped_column(BigInteger)
     config: Mapped[Exact]
     state: Mapped[str] = mapped_column(server_default=text("'open'"))

@@ -100,8 +100,7 @@ as $$
   returning o.id, o.project_id, o.topic::text, o.ref_id
 $$;
 
--- The tasks of a sealed test's groups, while it is open or its run goes on (a run taken up again after
--- its test closed walks through the recorded pairs once more). Only within the caller's project.
+-- The tasks of an open sealed test's groups. Only within the caller's project.
 create function instar.read_sealed_tasks(p_test uuid)
 returns table (task_id text, group_key text, ordinal integer, content json)
 language sql stable security definer set search_path = instar, pg_temp
@@ -112,10 +111,7 @@ as $$
     and t.project_id = x.project_id
   join sealed_task s on s.version_id = t.version_id and s.task_id = t.task_id
     and s.project_id = x.project_id
-  where x.id = p_test and x.project_id = instar.current_project()
-    and (x.state = 'open' or exists (
-      select from evolution_run r where r.id = x.run_id
-        and r.state in ('queued', 'running', 'paused', 'interrupted')))
+  where x.id = p_test and x.state = 'open' and x.project_id = instar.current_project()
     and t.group_key in (select json_array_elements_text(x.groups))
   order by t.ordinal
 $$;

@@ -133,7 +133,7 @@ grant delete on instar.label, instar.idempotency_key, instar.outbox to instar_ap
 
 -- What the definer functions need, and no more.
 grant select on instar.project, instar.api_key, instar.task, instar.sealed_task,
-  instar.sealed_test, instar.evolution_run to instar_definer;
+  instar.sealed_test to instar_definer;
 grant select, update on instar.job, instar.outbox to instar_definer;
 
 insert into instar.installation (id) values (gen_random_uuid());
