@@ -11,8 +11,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from instar_core.errors import UserError
 
 __all__ = [
     "ApiSettings",
@@ -146,5 +148,20 @@ class Settings(BaseSettings):
 
 @lru_cache(maxsize=1)
 def load_settings() -> Settings:
-    """The settings of this process, read once from the environment."""
-    return Settings()
+    """The settings of this process, read once from the environment.
+
+    Raises:
+        UserError: A variable has a value that the setting does not take; names each of them.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"INSTAR_{'__'.join(str(part) for part in item['loc']).upper()}={item['input']!r}: "
+            f"{item['msg']}"
+            for item in error.errors()
+        )
+        raise UserError(
+            f"settings are wrong: {wrong}.",
+            remedy="Correct or unset these environment variables.",
+        ) from error

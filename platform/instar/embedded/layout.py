@@ -27,6 +27,10 @@ LAYOUT_FORMAT = 1
 """Raised whenever an older Instar could not read what a newer one writes into the directory."""
 
 
+_OWN = frozenset({"models", "logs", "installation.json"})
+"""What other parts may have put into the directory before the first start."""
+
+
 class Marker(Frozen):
     """``instar.json``: which version wrote this data directory, and with which database."""
 
@@ -38,12 +42,10 @@ class Marker(Frozen):
 
 
 class Secrets(Frozen):
-    """What the first start makes up; kept in one 0600 file and never printed (but the API key)."""
+    """What the first start makes up; kept in one 0600 file and never printed."""
 
-    owner_password: str = Field(default_factory=lambda: secrets.token_urlsafe(24))
     app_password: str = Field(default_factory=lambda: secrets.token_urlsafe(24))
     broker_password: str = Field(default_factory=lambda: secrets.token_urlsafe(24))
-    api_key: str = Field(default_factory=lambda: f"instar_{secrets.token_urlsafe(32)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,11 @@ class Layout:
         try:
             known = not self.data_dir.exists() or self.marker.exists()
             self.data_dir.mkdir(parents=True, exist_ok=True)
-            foreign = not known and any(self.data_dir.iterdir())
-            if foreign:
+            foreign = [item.name for item in self.data_dir.iterdir() if item.name not in _OWN]
+            if foreign and not known:
                 raise PrerequisiteError(
-                    f"{str(self.data_dir)!r} holds other files and no 'instar.json'.",
+                    f"{str(self.data_dir)!r} holds other files ({foreign[0]!r}) and no "
+                    "'instar.json'.",
                     remedy="Name an empty or new directory with INSTAR_DATA_DIR.",
                 )
             os.chmod(self.data_dir, 0o711 if root else 0o700)
@@ -172,14 +175,14 @@ class Layout:
                 remedy="Start the service first (`instar up`), as the user who owns it.",
             ) from error
 
-    def ensure_secrets(self) -> tuple[Secrets, bool]:
-        """The secrets, made at the first start; the second value says whether they are new.
+    def ensure_secrets(self) -> Secrets:
+        """The secrets, made at the first start.
 
         Raises:
             PrerequisiteError: The file is gone or damaged though data exists under its passwords.
         """
         if self.secrets.exists():
-            return self.read_secrets(), False
+            return self.read_secrets()
         if self.read_marker().database:
             raise PrerequisiteError(
                 f"{str(self.secrets)!r} is missing, but this installation has data.",
@@ -187,8 +190,7 @@ class Layout:
             )
         made = Secrets()
         private_write(self.secrets, made.model_dump_json(indent=1) + "\n")
-        private_write(self.api_key, made.api_key + "\n")
-        return made, True
+        return made
 
     def app_database_url(self) -> str:
         """Address of the embedded database for the service's own role (row-level security on)."""

@@ -54,20 +54,17 @@ def up(settings: Settings, *, on_ready: Callable[[Status, str | None], None] | N
         require_free_port(settings.api.host, settings.api.port, "INSTAR_API__PORT")
         if settings.engine.enabled:
             require_free_port(settings.engine.host, settings.engine.port, "INSTAR_ENGINE__PORT")
-        secrets, new = layout.ensure_secrets()
-        _run(settings, layout, secrets, lambda status: _ready(status, secrets, new, on_ready))
+        secrets = layout.ensure_secrets()
+        had_key = layout.api_key.exists()
+
+        def ready(status: Status) -> None:
+            if on_ready is not None:
+                new_key = None if had_key else layout.api_key.read_text(encoding="ascii").strip()
+                on_ready(status, new_key)
+
+        _run(settings, layout, secrets, ready)
     finally:
         os.close(lock)
-
-
-def _ready(
-    status: Status,
-    secrets: Secrets,
-    new: bool,
-    on_ready: Callable[[Status, str | None], None] | None,
-) -> None:
-    if on_ready is not None:
-        on_ready(status, secrets.api_key if new else None)
 
 
 def _take_lock(layout: Layout) -> int:
@@ -158,7 +155,8 @@ def plan_services(settings: Settings, layout: Layout, secrets: Secrets) -> list[
     }
     environment["INSTAR_DATA_DIR"] = str(layout.data_dir)
     environment["PYTHONUNBUFFERED"] = "1"
-    install = dict(environment)
+    # The set-up alone gets the owner's login; it goes no further.
+    install = {**environment, "INSTAR_APP_PASSWORD": secrets.app_password}
     if settings.database_url:
         install["INSTAR_DATABASE_URL"] = settings.database_url
         app_url = settings.app_database_url or _as_app(settings.database_url, secrets)
@@ -166,12 +164,12 @@ def plan_services(settings: Settings, layout: Layout, secrets: Secrets) -> list[
     else:
         server = PostgresServer(layout.postgres, log_path=layout.logs / "postgres.log")
         services.append(PostgresService(server, server.log_path))
-        app_url = ""
+        app_url = layout.app_database_url()
         needs = ("postgres",)
     broker: Broker | None = None
     if settings.redis_url is None:
         broker = plan_broker(layout.data_dir, secrets.broker_password, environment)
-    environment["INSTAR_APP_DATABASE_URL"] = app_url or layout.app_database_url()
+    environment["INSTAR_APP_DATABASE_URL"] = app_url
     environment["INSTAR_REDIS_URL"] = broker.url if broker else settings.redis_url or ""
     environment["INSTAR_WORKER__NAME"] = settings.worker.name or f"local-{_tag(layout)}"
     for name in ("INSTAR_APP_DATABASE_URL", "INSTAR_WORKER__NAME"):

@@ -1,8 +1,8 @@
 """The runner: one job under its lease, from the claim to an ending that says what happened.
 
-While the work goes on a heartbeat renews the lease and learns of cancellations. Whoever lost the lease
-stops and writes nothing; a fault outside the agent gives the job back; an uncaught error is ``failed``
-with its cause, never anything that looks like an end.
+While the work goes on a heartbeat renews the lease and learns of cancellations. Whoever lost the
+lease stops and writes nothing; a fault outside the agent gives the job back; an uncaught error is
+``failed`` with its cause, never anything that looks like a good end.
 """
 
 from __future__ import annotations
@@ -213,9 +213,7 @@ class _Run:
                 return "lease_lost"
             except StoreError as trouble:
                 if time.monotonic() - self._watch.renewed_at > self._watch.lease_s:
-                    _log.warning(
-                        "job %s: its end was not recorded: %s", self._claim.job_id, trouble
-                    )
+                    _log.warning("job %s: end not recorded: %s", self._claim.job_id, trouble)
                     return "lease_lost"
                 await asyncio.sleep(min(0.5, self._watch.lease_s / 10))
 

@@ -1,0 +1,86 @@
+"""``instar artifact``: look at versions, compare them, move labels, go back."""
+
+from __future__ import annotations
+
+import json as _json
+from typing import Annotated, Any
+
+import typer
+
+from instar.cli.client import Client, path_of
+from instar.cli.output import Json, emit, table
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Artifacts: list, show, diff, label, rollback.", no_args_is_help=True)
+
+_Kind = Annotated[str, typer.Argument(help="Kind of artifact, such as agent.")]
+_Name = Annotated[str, typer.Argument(help="Its name.")]
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[str, typer.Option(help="Only this kind.")] = "", json: Json = False
+) -> None:
+    """List the artifacts of the project."""
+    rows = list(Client().pages(path_of("artifacts"), kind=kind or None))
+    emit(rows, json, table(rows, ("kind", "name", "latest", "labels", "created_at")))
+
+
+@app.command()
+def show(
+    kind: _Kind,
+    name: _Name,
+    version: Annotated[str, typer.Option(help="Version number or label.")] = "",
+    json: Json = False,
+) -> None:
+    """Show an artifact, or one version of it with its content."""
+    parts = ("artifacts", kind, name)
+    path = path_of(*parts, "versions", version) if version else path_of(*parts)
+    found = Client().get(path)
+    emit(found, json, _json.dumps(found, ensure_ascii=False, indent=2))
+
+
+@app.command()
+def diff(
+    kind: _Kind,
+    name: _Name,
+    old: Annotated[str, typer.Argument(help="Version to compare from.")],
+    new: Annotated[str, typer.Argument(help="Version to compare to.")],
+    json: Json = False,
+) -> None:
+    """Show what changed between two versions."""
+    found = Client().get(path_of("artifacts", kind, name, "versions", old, "diff", new))
+    emit(found, json, _diff_words(found))
+
+
+def _diff_words(found: Any) -> str:
+    if isinstance(found, dict) and isinstance(found.get("diff"), str):
+        return str(found["diff"]) or "(no difference)"
+    return _json.dumps(found, ensure_ascii=False, indent=2)
+
+
+@app.command()
+def label(
+    kind: _Kind,
+    name: _Name,
+    label: Annotated[str, typer.Argument(help="Label to move, such as staging.")],
+    version: Annotated[int, typer.Argument(min=1, help="Version it shall name.")],
+    json: Json = False,
+) -> None:
+    """Move a label to a version."""
+    path = path_of("artifacts", kind, name, "labels", label)
+    found = Client().put(path, {"version": version})
+    emit(found, json, f"{kind} {name}: {label} names version {version}")
+
+
+@app.command()
+def rollback(
+    kind: _Kind,
+    name: _Name,
+    label: Annotated[str, typer.Option(help="Label that goes back.")] = "production",
+    json: Json = False,
+) -> None:
+    """Move a label back to the version that it named before."""
+    found = Client().post(path_of("artifacts", kind, name, "rollback"), {"label": label})
+    emit(found, json, f"{kind} {name}: {label} names version {found.get('version')} again")

@@ -1,0 +1,42 @@
+"""Files that a person names on the command line, read with errors in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from instar_core.errors import UserError
+
+__all__ = ["read_json", "read_text"]
+
+
+def read_text(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        UserError: It does not exist, may not be read, or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {str(path)!r}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{str(path)!r} is not UTF-8 text (byte {error.start}).") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        UserError: It cannot be read, or is something else; names line and column.
+    """
+    try:
+        found = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{str(path)!r} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}."
+        ) from error
+    if not isinstance(found, dict):
+        raise UserError(f"{str(path)!r} holds a {type(found).__name__}; an object is needed.")
+    return found

@@ -1,0 +1,51 @@
+"""Output: one JSON document for programs, or plain lines for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["Json", "emit", "say", "table"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words.")]
+
+
+def emit(data: Any, as_json: bool, words: str) -> None:
+    """Prints the data as JSON, or the words.
+
+    Args:
+        data: Anything JSON can carry.
+        as_json: What the person asked for.
+        words: The same for people.
+    """
+    print(json.dumps(data, ensure_ascii=False, indent=2) if as_json else words, flush=True)
+
+
+def say(words: str) -> None:
+    """Prints a remark for people, apart from the result (standard error)."""
+    print(words, file=sys.stderr, flush=True)
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Rows as aligned columns under a heading; '(none)' when there are no rows."""
+    if not rows:
+        return "(none)"
+    lines = [[column.replace("_", " ") for column in columns]]
+    lines += [[_cell(row.get(column)) for column in columns] for row in rows]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
