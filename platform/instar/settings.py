@@ -20,6 +20,8 @@ __all__ = [
     "ApiSettings",
     "EmbeddedSettings",
     "EngineSettings",
+    "ModelPrice",
+    "ModelSettings",
     "Settings",
     "WorkerSettings",
     "load_settings",
@@ -85,6 +87,36 @@ class EngineSettings(BaseModel):
     )
 
 
+class ModelPrice(BaseModel):
+    """What a model costs, in US dollars per million tokens; overrides the price list."""
+
+    input: float = Field(ge=0.0, description="uncached input")
+    output: float = Field(ge=0.0, description="output")
+    cache_read: float | None = Field(default=None, ge=0.0, description="input read from a cache")
+    cache_write: float | None = Field(default=None, ge=0.0, description="input put into a cache")
+
+
+class ModelSettings(BaseModel):
+    """How models are reached and what they cost. Keys of providers stay in their usual variables."""
+
+    api_base: dict[str, str] = Field(
+        default_factory=dict,
+        description="address by model name ('openai/my-model') or provider ('openai'), as JSON",
+    )
+    prices: dict[str, ModelPrice] = Field(
+        default_factory=dict, description="prices by model name, as JSON; else the price list's"
+    )
+    timeout_s: float = Field(default=120.0, gt=0, description="seconds one attempt of a call takes")
+    max_attempts: int = Field(default=5, ge=1, description="attempts at a call that may be repeated")
+    max_wait_s: float = Field(default=60.0, gt=0, description="longest pause between two attempts")
+    scripts_dir: Path | None = Field(
+        default=None, description="folder of reply scripts for models named 'scripted/…'"
+    )
+    embedder: str = Field(
+        default="local/all-minilm-l6-v2", description="what turns texts into vectors"
+    )
+
+
 class WorkerSettings(BaseModel):
     """The Celery worker."""
 
@@ -140,6 +172,9 @@ class Settings(BaseSettings):
     project: str = Field(default="default", description="project name the CLI works in")
     api: ApiSettings = Field(default_factory=ApiSettings, description="where the API listens")
     engine: EngineSettings = Field(default_factory=EngineSettings, description="local model engine")
+    models: ModelSettings = Field(
+        default_factory=ModelSettings, description="model providers, prices, retries"
+    )
     worker: WorkerSettings = Field(default_factory=WorkerSettings, description="background worker")
     embedded: EmbeddedSettings = Field(
         default_factory=EmbeddedSettings, description="supervisor of `instar up`"
