@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from instar_core.base import JsonValue, content_hash
 from instar_core.candidates import Candidate
@@ -32,6 +32,7 @@ from instar_evolvers.lab.effects import EffectDoor
 
 __all__ = ["PairScore", "SealedRun", "Told", "run_sealed_test", "sealed_draw"]
 
+T = TypeVar("T")
 Arm = Literal["candidate", "incumbent"]
 RunRollout = Callable[[str, RolloutRequest], Awaitable[Rollout]]
 
@@ -116,7 +117,7 @@ async def run_sealed_test(run: SealedRun, candidate: Candidate, incumbent: Candi
     done = door.recorded(f"{run.key}/outcome", "sealed", content)
     if done is None:
         try:
-            ticket = await run.book.open_test(candidate, incumbent)
+            ticket = await _at_the_book(door, run.book.open_test(candidate, incumbent))
         except UserError as error:
             result = _result("blocked", "", 0, ZERO, words=str(error))
             await door.finish(start, result, ZERO)
@@ -135,11 +136,22 @@ async def run_sealed_test(run: SealedRun, candidate: Candidate, incumbent: Candi
             test_id=found["test_id"], alpha_t=found["alpha_t"], index_in_epoch=1, groups=(), seed=0
         )
     outcome = SealedOutcome.model_validate(found["outcome"])
-    await run.book.close(ticket, outcome, candidate)
+    await _at_the_book(door, run.book.close(ticket, outcome, candidate))
     used = Usage.model_validate(found["usage"])
     result = _result(outcome.verdict, ticket.test_id, found["rollouts"], used)
     await door.finish(start, result, ZERO)
     return _told(result)
+
+
+async def _at_the_book(door: EffectDoor, asked: Awaitable[T]) -> T:
+    """What the book answers; anything but a plain refusal ends this Lab."""
+    try:
+        return await asked
+    except UserError:
+        raise
+    except BaseException as error:
+        door.fail(error)
+        raise
 
 
 def _result(
@@ -220,7 +232,8 @@ class _Test:
             interrupted = str(error)
         except RunCancelled as error:
             outcome = self._outcome("cancelled", str(error))
-            await self._run.book.close(self._ticket, outcome, self._arms["candidate"])
+            closing = self._run.book.close(self._ticket, outcome, self._arms["candidate"])
+            await _at_the_book(self._run.door, closing)
             raise
         if interrupted:
             outcome = self._outcome("budget", f"The budget ended the test early: {interrupted}")
@@ -263,18 +276,17 @@ class _Test:
                     pair = await window.popleft()
                 if self._feed(index, pair) == "stop":
                     return
+        except (BudgetExhausted, RunCancelled):
+            raise
+        except BaseException:
+            for task in window:
+                task.cancel()
+            raise
         finally:
             # What is in flight ends and is recorded; nothing new starts, and nothing of it is read.
             self._over = True
-            await self._end(window)
-
-    async def _end(self, window: deque[asyncio.Task[PairScore]]) -> None:
-        if self._run.door.fatal is not None:
-            for task in window:
-                task.cancel()
-        ended = await asyncio.gather(*window, return_exceptions=True)
-        self._run.door.check_fatal()
-        del ended
+            await asyncio.gather(*window, return_exceptions=True)
+            self._run.door.check_fatal()
 
     def _feed(self, index: int, pair: PairScore) -> str:
         name = self._ticket.groups[index][0].slice

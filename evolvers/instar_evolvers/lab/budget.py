@@ -1,7 +1,8 @@
 """Budget: a limit on rollouts, tokens, money and seconds, reserved before it is spent.
 
 Budgets may nest (a run inside a night inside a month): a reservation has to fit into every one of
-them, and is taken from all or none.
+them, and is taken from all or none. Wall time passes once, however much runs in parallel: a
+reservation's seconds are compared with what is left, and the clock's seconds are spent.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from instar_core.usage import Amount, Remaining, Usage
 __all__ = ["Budget"]
 
 _NAMES = ("rollouts", "tokens", "cost_usd", "wall_s")
+_HELD = ("rollouts", "tokens", "cost_usd")
 # Sums of money in floating point may miss a limit by rounding alone.
 _SLACK = 1e-9
 _UNITS = {"rollouts": "rollouts", "tokens": "tokens", "cost_usd": "USD", "wall_s": "seconds"}
@@ -55,13 +57,13 @@ class Budget:
         for budget in self._chain():
             budget._check(amount)
         for budget in self._chain():
-            for quantity in _NAMES:
+            for quantity in _HELD:
                 budget._held[quantity] += getattr(amount, quantity)
 
     def release(self, amount: Amount) -> None:
         """Gives a reservation back."""
         for budget in self._chain():
-            for quantity in _NAMES:
+            for quantity in _HELD:
                 budget._held[quantity] -= getattr(amount, quantity)
 
     def settle(self, reserved: Amount, usage: Usage) -> None:
@@ -72,13 +74,22 @@ class Budget:
                 "rollouts": reserved.rollouts,
                 "tokens": usage.tokens,
                 "cost_usd": usage.cost_usd,
-                "wall_s": usage.wall_s,
             },
         )
 
     def forfeit(self, reserved: Amount) -> None:
         """Books all of a reservation as spent (a call that was lost in flight)."""
-        self._spend(reserved, {quantity: getattr(reserved, quantity) for quantity in _NAMES})
+        self._spend(reserved, {quantity: getattr(reserved, quantity) for quantity in _HELD})
+
+    @property
+    def limits_wall(self) -> bool:
+        """Whether this budget or one above it limits wall time."""
+        return any("wall_s" in budget._limits for budget in self._chain())
+
+    def spend_wall(self, seconds: float) -> None:
+        """Books seconds that have passed."""
+        for budget in self._chain():
+            budget._spent["wall_s"] += seconds
 
     @property
     def spent(self) -> Amount:
@@ -103,10 +114,12 @@ class Budget:
 
     def _spend(self, reserved: Amount, used: dict[str, float]) -> None:
         for budget in self._chain():
-            for quantity in _NAMES:
+            for quantity in _HELD:
                 budget._held[quantity] -= getattr(reserved, quantity)
                 budget._spent[quantity] += used[quantity]
             for quantity, limit in budget._limits.items():
+                if quantity == "wall_s":
+                    continue  # it passes by itself; begin refuses once it is over
                 over = budget._spent[quantity] - limit
                 if over > _SLACK:
                     budget.overrun = max(budget.overrun, over)

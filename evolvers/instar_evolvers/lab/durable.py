@@ -10,36 +10,36 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from instar_core.base import content_hash, short
+from instar_core.base import content_hash
 from instar_core.candidates import Candidate
-from instar_core.errors import BudgetExhausted, InfrastructureError, LabMisuse, ParseFailure
+from instar_core.errors import BudgetExhausted, LabMisuse
 from instar_core.evolution import Event, Evidence, Prediction, Verdict
 from instar_core.lab import (
     Backend,
     EffectStart,
     Journal,
     Parser,
-    Restarting,
     Role,
     RolloutRequest,
     SealedBook,
 )
-from instar_core.messages import Message, Messages
-from instar_core.rollouts import Rollout, Trajectory
+from instar_core.messages import Messages
+from instar_core.rollouts import Rollout
 from instar_core.tasks import Task
-from instar_core.usage import ZERO, Amount, Remaining, Usage
+from instar_core.usage import Remaining, Usage
 from instar_evolvers.lab.acceptance import SealedRun, run_sealed_test
+from instar_evolvers.lab.asking import Asking
 from instar_evolvers.lab.branches import Arrivals, Gathering, drain, pool
 from instar_evolvers.lab.config import LabConfig
-from instar_evolvers.lab.effects import EffectDoor, Recorder, Tried, raise_if_exhausted
+from instar_evolvers.lab.effects import EffectDoor, raise_if_exhausted
+from instar_evolvers.lab.rolling import Rolling
 from instar_evolvers.lab.scope import CURRENT, Group, Scope
 
 __all__ = ["DurableLab", "Proposed", "open_lab"]
@@ -91,7 +91,6 @@ class DurableLab:
     """See the module and :class:`instar_core.lab.Lab`.
 
     Attributes:
-        rollouts_done: Rollouts handed out so far, recorded ones included.
         in_flight_lost: Calls that the last crash caught in flight.
         asked: Role → number of asks made.
         usable: Role → number of asks whose reply could be used. A run whose proposer was asked and
@@ -112,7 +111,6 @@ class DurableLab:
     ) -> None:
         self.run_id = run_id
         self.config = config or LabConfig()
-        self.rollouts_done = 0
         self.in_flight_lost = 0
         self.asked: dict[Role, int] = {"proposer": 0, "judge": 0}
         self.usable: dict[Role, int] = {"proposer": 0, "judge": 0}
@@ -125,6 +123,8 @@ class DurableLab:
         self._door = EffectDoor(journal, self._stopping)
         self._root = Scope(_ROOT, self, self._emit)
         self._slots = asyncio.Semaphore(self.config.concurrency)
+        self._rolling = Rolling(self._door, backend, self._slots, self.config)
+        self._asking = Asking(self._door, backend, self._slots, self.config)
         self._events: deque[tuple[int, Event]] = deque()
         self._numbered = 0
         self._written = 0
@@ -159,6 +159,11 @@ class DurableLab:
         return self._door.spent
 
     @property
+    def rollouts_done(self) -> int:
+        """Rollouts handed out so far, recorded ones and those of sealed tests included."""
+        return self._rolling.done
+
+    @property
     def replayed(self) -> int:
         """Effects that returned from the journal instead of happening."""
         return self._door.replayed
@@ -190,7 +195,7 @@ class DurableLab:
                 self._door,
                 size,
                 self.config.concurrency,
-                lambda index: self._rollout(f"{key}.{index}", requests[index], of=size),
+                lambda index: self._rolling.run(f"{key}.{index}", requests[index], of=size),
             )
             for rollout in results:
                 scope.used.add(rollout.usage, rollouts=1)
@@ -219,69 +224,6 @@ class DurableLab:
             await door.exhaust(start, words)
             raise BudgetExhausted(words, remedy="Raise the rollout limit or ask for fewer.")
 
-    async def _rollout(
-        self, key: str, request: RolloutRequest, *, of: int, retries: int | None = None
-    ) -> Rollout:
-        """One rollout under its key; infrastructure failure for good gives one without a score."""
-        content = hashlib.sha256(f"{request.identity}/{of}".encode()).hexdigest()
-        record = self._door.recorded(key, "rollout", content)
-        if record is not None:
-            self.rollouts_done += 1
-            return _rollout_of(record.result)
-        async with self._slots:
-            self._door.check()
-            rollout = await self._attempt(key, request, content, retries)
-        self.rollouts_done += 1
-        return rollout
-
-    async def _attempt(
-        self, key: str, request: RolloutRequest, content: str, retries: int | None
-    ) -> Rollout:
-        door, backend = self._door, self._backend
-
-        async def perform(calls: Recorder) -> Tried:
-            rollout = await backend.rollout(request, calls)
-            result = rollout if door.holds_objects else rollout.model_dump(mode="json")
-            return Tried(result, rollout.usage)
-
-        start = EffectStart.model_construct(
-            key=key,
-            kind="rollout",
-            content=content,
-            reserve=backend.reserve_for(request),
-            request={
-                "candidate": request.candidate.digest,
-                "task": request.task.id,
-                "draw": request.draw,
-                "arm": request.arm,
-                "sealed_test": request.sealed_test,
-            },
-        )
-        replayable = not isinstance(backend, Restarting) or backend.can_replay(request)
-        try:
-            tried = await door.attempts(
-                start,
-                perform,
-                retries=self.config.infrastructure_retries if retries is None else retries,
-                wait_s=self.config.retry_wait_s,
-                replayable=replayable,
-            )
-        except InfrastructureError as error:
-            door.check_fatal()
-            rollout = Rollout(
-                id=str(uuid.UUID(hex=content[:32])),
-                task_id=request.task.id,
-                candidate_digest=request.candidate.digest,
-                draw=request.draw,
-                arm=request.arm,
-                trajectory=Trajectory(stop="infrastructure_error"),
-                error=f"{type(error).__name__}: {error}",
-            )
-            lost = rollout if door.holds_objects else rollout.model_dump(mode="json")
-            await door.finish(start, lost, ZERO)
-            return rollout
-        return _rollout_of(tried.result)
-
     # -- asks and vectors -------------------------------------------------------------------------
 
     async def ask(self, role: Role, messages: Messages, parse: Parser[T]) -> T:
@@ -290,66 +232,9 @@ class DurableLab:
         with scope.hold("ask") as key:
             await self._flush()
             self.asked[role] += 1
-            reply, problem = "", ""
-            for attempt in range(self.config.parse_retries + 2):
-                if attempt == 0:
-                    shown = tuple(messages)
-                elif attempt <= self.config.parse_retries:
-                    shown = (*shown, *_show_error(reply, problem))
-                else:
-                    shown = _repair(reply, problem)
-                reply = await self._reply(f"{key}/{attempt}", role, shown, scope)
-                try:
-                    value = parse(reply)
-                except ValueError as error:
-                    problem = str(error) or type(error).__name__
-                    continue
-                self.usable[role] += 1
-                return value
-        raise ParseFailure(
-            f"The {role}'s reply could not be used in {self.config.parse_retries + 2} attempts "
-            f"({short(problem)}). Its last reply was: {short(reply, 400)!r}",
-            remedy="A larger model may be needed for this role, or a method that asks less of it.",
-        )
-
-    async def _reply(self, key: str, role: Role, messages: Messages, scope: Scope) -> str:
-        door = self._door
-        dumped = [message.model_dump(mode="json") for message in messages]
-        content = content_hash([role, dumped])
-        record = door.recorded(key, "ask", content)
-        if record is None:
-
-            async def perform(calls: Recorder) -> Tried:
-                text = await self._backend.ask(role, messages, calls)
-                used = calls.usage.model_dump(mode="json")
-                return Tried({"reply": text, "usage": used}, calls.usage)
-
-            start = EffectStart.model_construct(
-                key=key,
-                kind="ask",
-                content=content,
-                reserve=Amount(),
-                request={"role": role, "messages": dumped},
-            )
-            async with self._slots:
-                door.check()
-                try:
-                    tried = await door.attempts(
-                        start,
-                        perform,
-                        retries=self.config.infrastructure_retries,
-                        wait_s=self.config.retry_wait_s,
-                    )
-                except InfrastructureError as error:
-                    # Not recorded: when the run resumes it is asked again. So nothing may happen in
-                    # between that a replay would not see.
-                    door.fail(error)
-                    raise
-            result = tried.result
-        else:
-            result = record.result
-        scope.used.add(Usage.model_validate(result["usage"]))
-        return str(result["reply"])
+            value = await self._asking.run(key, role, messages, parse, scope.used)
+            self.usable[role] += 1
+        return value
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """See :class:`instar_core.lab.Lab`."""
@@ -398,8 +283,7 @@ class DurableLab:
 
     async def _test(self, key: str, candidate: Candidate, scope: Scope) -> tuple[Verdict, str, str]:
         async def roll(below: str, request: RolloutRequest) -> Rollout:
-            rollout = await self._rollout(f"{key}/{below}", request, of=1, retries=0)
-            return rollout
+            return await self._rolling.run(f"{key}/{below}", request, of=1, retries=0)
 
         run = SealedRun(
             door=self._door,
@@ -446,7 +330,8 @@ class DurableLab:
     def budget(self) -> Remaining:
         """See :class:`instar_core.lab.Lab`.
 
-        Seen from this strand of the program: what it, and everything before it, has consumed. What
+        Seen from this strand of the program: what it, and everything before it, has consumed; of
+        wall time, what there was at the start (seconds do not repeat; see :meth:`now`). What
         runs beside it is not in it (a replay could not tell), so a reservation may still be
         refused.
         """
@@ -463,7 +348,7 @@ class DurableLab:
             rollouts=None if rollouts is None else int(rollouts),
             tokens=None if tokens is None else int(tokens),
             cost_usd=left(limit.cost_usd, "cost_usd"),
-            wall_s=left(limit.wall_s, "wall_s"),
+            wall_s=limit.wall_s,
         )
 
     async def now(self) -> datetime:
@@ -511,32 +396,3 @@ class DurableLab:
 
     def _stopping(self) -> bool:
         return self.should_stop is not None and self.should_stop()
-
-
-def _rollout_of(result: Any) -> Rollout:
-    return result if isinstance(result, Rollout) else Rollout.model_validate(result)
-
-
-def _show_error(reply: str, problem: str) -> Messages:
-    return (
-        Message(role="assistant", content=reply),
-        Message(
-            role="user",
-            content=f"That reply could not be used: {problem}\n"
-            "Answer the same request again, in exactly the form that was asked for.",
-        ),
-    )
-
-
-def _repair(reply: str, problem: str) -> Messages:
-    return (
-        Message(
-            role="system",
-            content="You mend replies that a program could not read. Keep their meaning, correct "
-            "their form, and answer with the mended reply alone.",
-        ),
-        Message(
-            role="user",
-            content=f"The reply:\n{short(reply, 8000)}\n\nWhat is wrong with it: {problem}",
-        ),
-    )

@@ -33,7 +33,7 @@ from instar_core.lab import (
 )
 from instar_core.usage import ZERO, Amount, Usage
 
-__all__ = ["EffectDoor", "Recorder", "Tried", "as_usage", "minus", "raise_if_exhausted"]
+__all__ = ["EffectDoor", "Perform", "Recorder", "Tried", "as_usage", "minus", "raise_if_exhausted"]
 
 _CONTROL = (BudgetExhausted, LabMisuse, LeaseLost, ReplayDiverged, RunCancelled)
 _RECORDABLE: dict[str, type[InstarError]] = {
@@ -45,10 +45,11 @@ _FIELDS = tuple(name for name in Usage.model_fields if name != "cost_known")
 
 
 class Tried(NamedTuple):
-    """What an effect gave: the result as the journal holds it, and all that it consumed."""
+    """What an effect gave: the journal's form of it, all that it consumed, and the value itself."""
 
     result: Any
     usage: Usage
+    value: Any = None
 
 
 def as_usage(amount: Amount) -> Usage:
@@ -67,6 +68,10 @@ def minus(total: Usage, inside: Usage) -> Usage:
         return total
     rest = {name: max(0, getattr(total, name) - getattr(inside, name)) for name in _FIELDS}
     return Usage(**rest, cost_known=total.cost_known)
+
+
+Perform = Callable[["Recorder"], Awaitable[Tried]]
+"""One attempt of an effect, with the journal of the calls inside it."""
 
 
 class EffectDoor:
@@ -219,7 +224,7 @@ class EffectDoor:
     async def attempts(
         self,
         start: EffectStart,
-        perform: Callable[[Recorder], Awaitable[Tried]],
+        perform: Perform,
         *,
         retries: int,
         wait_s: float,

@@ -8,7 +8,8 @@ they die with their process. A crash is simulated by opening a second journal on
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, cast
@@ -49,6 +50,7 @@ class MemoryJournal:
         budget: A budget to draw on (with parents); replaces ``limit``, and must be the same object
             again when a tape goes on.
         json_round_trip: Keep JSON text instead of the objects, as a database would.
+        clock: Seconds that only grow; wall time counts from ``open``.
     """
 
     def __init__(
@@ -58,17 +60,21 @@ class MemoryJournal:
         tape: Tape | None = None,
         budget: Budget | None = None,
         json_round_trip: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.tape = tape if tape is not None else Tape()
         self.budget = budget if budget is not None else Budget(limit)
         self.holds_objects = not json_round_trip
         self._token = -1
+        self._clock = clock
+        self._ticked = clock()
 
     async def open(self) -> JournalState:
         """See :class:`instar_core.lab.Journal`."""
         tape = self.tape
         tape.holder += 1
         self._token = tape.holder
+        self._ticked = self._clock()
         inside = {
             key[:cut]
             for key in (*tape.finished, *tape.started)
@@ -98,6 +104,7 @@ class MemoryJournal:
             raise LabMisuse(f"The effect {effect.key!r} is finished already.")
         if effect.key in tape.started:
             return  # a container that a crash left open: its reservation stands
+        self._tick()
         self.budget.reserve(effect.reserve)
         tape.started[effect.key] = effect
         tape.writes += 1
@@ -133,7 +140,14 @@ class MemoryJournal:
 
     def remaining(self) -> Remaining:
         """See :class:`instar_core.lab.Journal`."""
+        self._tick()
         return self.budget.remaining()
+
+    def _tick(self) -> None:
+        if self.budget.limits_wall:
+            now = self._clock()
+            self.budget.spend_wall(now - self._ticked)
+            self._ticked = now
 
     def _held(self) -> Tape:
         if self.tape.holder != self._token:
@@ -271,10 +285,11 @@ class MemoryBook:
             self._level = ELond(alpha=self.config.alpha, horizon=self.config.epoch_tests)
             self._uses = dict.fromkeys(self._groups, 0)
         fresh = [g for g, n in self._uses.items() if n < self.config.max_uses_of_group]
-        if len(fresh) < self.config.min_pairs:
+        whole = min(self.config.max_pairs, max(len(self._groups), self.config.min_pairs))
+        if len(fresh) < whole:
             raise UserError(
                 f"The sealed pool is worn: {len(fresh)} of its {len(self._groups)} groups may "
-                f"still serve, and a test needs {self.config.min_pairs}.",
+                f"still serve, and a whole test needs {whole}.",
                 remedy="Add sealed tasks in new groups; those that served go to the training set.",
             )
         number = len(self._entries) + 1
@@ -282,7 +297,7 @@ class MemoryBook:
         rng = Random(seed)
         rng.shuffle(fresh)
         fresh.sort(key=lambda group: self._served[group])
-        chosen = fresh[: self.config.max_pairs]
+        chosen = fresh[:whole]
         # The least used come first only in the choice; the order of the test is random again.
         rng.shuffle(chosen)
         ticket = SealedTicket.model_construct(

@@ -27,27 +27,24 @@ Pair = tuple[str, str]
 class Meter:
     """Sums of what was consumed, as plain numbers (a model per addition would be too slow)."""
 
-    __slots__ = ("cost_usd", "rollouts", "tokens", "wall_s")
+    __slots__ = ("cost_usd", "rollouts", "tokens")
 
     def __init__(self) -> None:
         self.rollouts = 0
         self.tokens = 0
         self.cost_usd = 0.0
-        self.wall_s = 0.0
 
     def add(self, usage: Usage, rollouts: int = 0) -> None:
         """Adds one effect's usage."""
         self.rollouts += rollouts
         self.tokens += usage.tokens
         self.cost_usd += usage.cost_usd
-        self.wall_s += usage.wall_s
 
     def merge(self, other: Meter) -> None:
         """Adds another meter's sums."""
         self.rollouts += other.rollouts
         self.tokens += other.tokens
         self.cost_usd += other.cost_usd
-        self.wall_s += other.wall_s
 
 
 class Scope:
