@@ -1,0 +1,1 @@
+"""Examples that run: each folder is a complete agent with its tools and tasks."""
