@@ -1,7 +1,7 @@
-"""Agents: bundles that pin one version of each component, and the harness, as one version of their own.
+"""Agents: bundles that pin a version of each component, and the harness, as one version.
 
-A candidate and an agent version are two forms of one thing: saved and loaded again, the digest is the
-same, byte for byte. A component whose content did not change keeps its version.
+A candidate and an agent version are two forms of one thing: saved and loaded again, the digest is
+the same, byte for byte. A component whose content did not change keeps its version.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class AgentVersion(NamedTuple):
     digest: str
 
 
-async def save_agent(  # noqa: PLR0913 - the brief's signature: what, by whom and why
+async def save_agent(
     session: AsyncSession,
     project_id: str,
     name: str,
@@ -63,7 +63,7 @@ async def save_agent(  # noqa: PLR0913 - the brief's signature: what, by whom an
     reason: str = "",
     evidence: JsonValue = None,
 ) -> AgentVersion:
-    """Saves a candidate as a new version of an agent, and its changed components as versions of theirs.
+    """Saves a candidate as a new version of an agent, changed components as versions of theirs.
 
     Args:
         session: A project transaction; all of it is saved, or nothing.
@@ -75,8 +75,8 @@ async def save_agent(  # noqa: PLR0913 - the brief's signature: what, by whom an
         evidence: What speaks for it.
 
     Returns:
-        The agent version. Its parents are the versions of this agent that the candidate names as its
-        own parents.
+        The agent version. Its parents are the versions of this agent that the candidate names as
+        its own parents.
 
     Raises:
         UserError: If a name cannot be stored, or a content is no JSON.
@@ -250,4 +250,4 @@ async def _parents(session: AsyncSession, ref: ArtifactRef, candidate: Candidate
         .order_by(VersionRow.number)
     )
     # The newest version of each parent: later rows win.
-    return list({digest: version_id for digest, version_id in rows}.values())
+    return list(dict(rows.tuples().all()).values())

@@ -83,8 +83,8 @@ def diff_text(old: str, new: str) -> tuple[TextChange, ...]:
 def diff_json(old: JsonValue, new: JsonValue, path: str = "") -> tuple[JsonChange, ...]:
     """Structural changes, in the order of the new value, then what is gone.
 
-    Lists whose items are objects with an ``id`` (lessons, demonstrations) are compared by id, so that
-    an inserted entry does not make every later one look changed; other lists by position.
+    Lists whose items are objects with an ``id`` (lessons, demonstrations) are compared by id, so
+    that an inserted entry does not make every later one look changed; other lists by position.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         return _diff_mappings(old, new, path)
@@ -93,8 +93,8 @@ def diff_json(old: JsonValue, new: JsonValue, path: str = "") -> tuple[JsonChang
         if by_id[0] is not None and by_id[1] is not None:
             moved = _diff_order(list(by_id[0]), list(by_id[1]), path)
             return (*_diff_mappings(by_id[0], by_id[1], path), *moved)
-        pairs = ({str(i): item for i, item in enumerate(side)} for side in (old, new))
-        return _diff_mappings(*pairs, path)
+        left, right = ({str(i): item for i, item in enumerate(side)} for side in (old, new))
+        return _diff_mappings(left, right, path)
     if old == new and type(old) is type(new):
         return ()
     words = diff_text(old, new) if isinstance(old, str) and isinstance(new, str) else ()

@@ -37,7 +37,7 @@ JOB_TOPIC = "job"
 _HELD = ("leased", "running")
 
 
-async def create_job(  # noqa: PLR0913 - a job's own fields, each with a default
+async def create_job(
     session: AsyncSession,
     project_id: str,
     kind: str,

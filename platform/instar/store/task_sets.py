@@ -1,0 +1,194 @@
+"""Task sets: tasks in three splits by group key, as versions of an artifact.
+
+The sealed split's content goes into a table that the application can write and not read; a sealed
+test gets its own groups through a definer function. The version's blob is a manifest of ids, splits,
+groups and digests, so nothing sealed is in it either.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast, get_args
+
+from sqlalchemy import Table, func, insert, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from instar.store.artifacts import ArtifactRef, Draft, create_version, encode_content, resolve
+from instar.store.audit import Author
+from instar.store.tables import SealedTaskRow, TaskRow
+from instar_core.base import JsonValue, short
+from instar_core.errors import PermissionDenied, UserError
+from instar_core.tasks import Split, Splits, Task
+
+__all__ = [
+    "TASK_SET",
+    "SplitCount",
+    "TaskSetVersion",
+    "count_tasks",
+    "create_task_set",
+    "list_groups",
+    "read_splits",
+    "read_task_set",
+    "read_tasks",
+]
+
+TASK_SET = "task_set"
+_OPEN: tuple[Split, ...] = ("train", "validation")
+
+
+class TaskSetVersion(NamedTuple):
+    """One version of a task set."""
+
+    id: str
+    name: str
+    version: int
+
+
+class SplitCount(NamedTuple):
+    """How many tasks and groups a split has."""
+
+    tasks: int
+    groups: int
+
+
+async def create_task_set(
+    session: AsyncSession,
+    project_id: str,
+    name: str,
+    tasks: Sequence[Task],
+    *,
+    author: Author,
+    reason: str = "",
+) -> TaskSetVersion:
+    """Saves tasks as a new version of a task set: all of them, or none.
+
+    Raises:
+        UserError: If there are none, two share an id, or a group is in two splits.
+    """
+    _check(tasks)
+    manifest: JsonValue = {
+        "format": 1,
+        "tasks": [
+            {
+                "id": task.id,
+                "split": task.split,
+                "group": task.group,
+                "slice": task.slice,
+                "content_digest": task.content_digest,
+            }
+            for task in tasks
+        ],
+    }
+    content, media_type = encode_content(manifest)
+    row = await create_version(
+        session,
+        ArtifactRef(project_id, TASK_SET, name),
+        Draft(content, media_type, author, reason),
+    )
+    opened: list[dict[str, Any]] = []
+    sealed: list[dict[str, Any]] = []
+    for ordinal, task in enumerate(tasks):
+        dumped = task.model_dump(mode="json")
+        is_sealed = task.split == "sealed"
+        key = {"version_id": row.id, "task_id": task.id, "project_id": project_id}
+        opened.append(
+            {
+                **key,
+                "ordinal": ordinal,
+                "split": task.split,
+                "group_key": task.group,
+                "slice": task.slice,
+                "content_digest": task.content_digest,
+                "content": None if is_sealed else dumped,
+            }
+        )
+        if is_sealed:
+            sealed.append({**key, "content": dumped})
+    # Plain tables, not mapped classes: an insert that asks for nothing back needs no right to read.
+    await session.execute(insert(cast("Table", TaskRow.__table__)), opened)
+    if sealed:
+        await session.execute(insert(cast("Table", SealedTaskRow.__table__)), sealed)
+    return TaskSetVersion(row.id, name, row.number)
+
+
+async def read_task_set(
+    session: AsyncSession, project_id: str, name: str, ref: str | int = "latest"
+) -> TaskSetVersion:
+    """The version that a reference (number, label or ``latest``) means now.
+
+    Raises:
+        NotFoundError: If there is no such task set, version or label.
+    """
+    found = (await resolve(session, ArtifactRef(project_id, TASK_SET, name), ref)).version
+    return TaskSetVersion(found.id, name, found.number)
+
+
+async def count_tasks(session: AsyncSession, version_id: str) -> dict[Split, SplitCount]:
+    """Tasks and groups of each split, sealed too."""
+    rows = await session.execute(
+        select(TaskRow.split, func.count(), func.count(TaskRow.group_key.distinct()))
+        .where(TaskRow.version_id == version_id)
+        .group_by(TaskRow.split)
+    )
+    counts: dict[Split, SplitCount] = {split: SplitCount(0, 0) for split in get_args(Split)}
+    for split, tasks, groups in rows:
+        counts[cast("Split", split)] = SplitCount(int(tasks), int(groups))
+    return counts
+
+
+async def list_groups(session: AsyncSession, version_id: str, split: Split) -> dict[str, int]:
+    """Group key → number of its tasks, in the order of keys; for the sealed split too."""
+    rows = await session.execute(
+        select(TaskRow.group_key, func.count())
+        .where(TaskRow.version_id == version_id, TaskRow.split == split)
+        .group_by(TaskRow.group_key)
+        .order_by(TaskRow.group_key)
+    )
+    return {key: int(count) for key, count in rows}
+
+
+async def read_tasks(session: AsyncSession, version_id: str, split: Split) -> list[Task]:
+    """The tasks of the train or validation split, in their order.
+
+    Raises:
+        PermissionDenied: For the sealed split: only a sealed test reads it, its own groups alone.
+    """
+    if split not in _OPEN:
+        raise PermissionDenied(
+            f"the {split} split cannot be read.",
+            remedy="Only sealed tests are given its tasks; count_tasks tells how many there are.",
+        )
+    rows = await session.scalars(
+        select(TaskRow.content)
+        .where(TaskRow.version_id == version_id, TaskRow.split == split)
+        .order_by(TaskRow.ordinal)
+    )
+    return [Task.model_validate(content) for content in rows]
+
+
+async def read_splits(session: AsyncSession, version_id: str) -> Splits:
+    """What an evolver may see of a task-set version: train and validation."""
+    return Splits(
+        train=tuple(await read_tasks(session, version_id, "train")),
+        validation=tuple(await read_tasks(session, version_id, "validation")),
+    )
+
+
+def _check(tasks: Sequence[Task]) -> None:
+    if not tasks:
+        raise UserError("a task set needs at least one task.")
+    name, count = Counter(task.id for task in tasks).most_common(1)[0]
+    if count > 1:
+        raise UserError(
+            f"{count} tasks have the id {short(name)!r}.", remedy="Give every task its own id."
+        )
+    split_of: dict[str, Split] = {}
+    for task in tasks:
+        first = split_of.setdefault(task.group, task.split)
+        if first != task.split:
+            raise UserError(
+                f"the group {short(task.group)!r} is in two splits, {first} and {task.split} "
+                f"(task {short(task.id)!r}).",
+                remedy="Keep every group in one split; else the sealed split tests what was seen.",
+            )
