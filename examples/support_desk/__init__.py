@@ -1,1 +1,1 @@
-"""The sample: a small ticket system as a private MCP server, its policy, and a task set written for it."""
+"""The sample: a ticket system as a private MCP server, its policy, and a task set for it."""

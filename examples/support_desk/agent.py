@@ -1,7 +1,7 @@
 """The sample agent and its desk server as the JSON that the API takes.
 
-Two forms share policy, tools and tasks: one for the packaged open model (135 M parameters: one tool
-call a ticket, a text protocol, a short prompt) and one for real providers (all tools, native calls).
+Two forms share tools and tasks: one for the packaged open model (135 M parameters: one tool call a
+ticket, a text protocol, a short prompt) and one for real providers (all tools, native calls).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Builds ``tickets.jsonl``: the task set of the support desk, the same bytes on every machine.
 
-Run ``python -m examples.support_desk.build`` after changing phrasings or frames; a test asserts that
-the committed file is what this module builds.
+Run ``python -m examples.support_desk.build`` after changing phrasings or frames; a test asserts
+that the committed file is what this module builds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ FRAMES_PER_PHRASING = 2
 SEED = 20261130
 
 SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS customer (id TEXT PRIMARY KEY, name TEXT NOT NULL, plan TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS customer (id TEXT PRIMARY KEY, name TEXT NOT NULL, "
+    "plan TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS ticket (id TEXT PRIMARY KEY, text TEXT NOT NULL, "
     "customer TEXT NOT NULL, queue TEXT, priority TEXT)",
 )
@@ -51,8 +52,8 @@ SCHEMA = (
 def build_tickets() -> list[dict[str, Any]]:
     """All tickets with their text, customer, right queue, split and group, in a shuffled order.
 
-    Per queue 24 phrasings train, 10 validate and the rest are sealed; each comes in two frames. Some
-    phrasings of every split also come as a ticket of several steps.
+    Per queue 24 phrasings train, 10 validate and the rest are sealed; each comes in two frames.
+    Some phrasings of every split also come as a ticket of several steps.
     """
     rng = Random(SEED)
     tickets: list[dict[str, Any]] = []
@@ -61,11 +62,7 @@ def build_tickets() -> list[dict[str, Any]]:
         rng.shuffle(phrasings)
         for rank, (index, phrasing) in enumerate(phrasings):
             split = (
-                "train"
-                if rank < TRAIN
-                else "validation"
-                if rank < TRAIN + VALIDATION
-                else "sealed"
+                "train" if rank < TRAIN else "validation" if rank < TRAIN + VALIDATION else "sealed"
             )
             frames = rng.sample(FRAMES, FRAMES_PER_PHRASING)
             for number, frame in enumerate(frames):
@@ -90,7 +87,7 @@ def fresh_tickets() -> list[dict[str, Any]]:
     """Tickets that are in no split, for the live desk: new sentences, one per queue."""
     texts = {
         "harbor": "Hello, you took my payment for the summer course twice, please send one back.",
-        "lantern": "Good morning, since the update I cannot log in to the app on my phone any more.",
+        "lantern": "Good morning, since the update I cannot log in to the app on my phone.",
         "anchor": "Hi, the courier delivered a parcel to me that belongs to somebody else.",
     }
     return [
@@ -155,9 +152,7 @@ def _task(ticket: dict[str, Any]) -> dict[str, Any]:
         "slice": "several_steps" if several else "one_call",
         "environment": {
             "customers": [customer],
-            "tickets": [
-                {"id": ticket["id"], "text": ticket["text"], "customer": customer["id"]}
-            ],
+            "tickets": [{"id": ticket["id"], "text": ticket["text"], "customer": customer["id"]}],
         },
         "verifier": {
             "name": "state",

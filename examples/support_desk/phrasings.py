@@ -1,8 +1,8 @@
 """Phrasings: what customers of an imaginary shop write, by the in-house queue that handles it.
 
 The queue names say nothing about their subject on purpose: ``harbor`` handles money, ``lantern``
-handles access and faults, ``anchor`` handles parcels. No model can guess them; they have to be learned.
-Every phrasing is one group: it appears in one split only.
+handles access and faults, ``anchor`` handles parcels. No model can guess them; they have to be
+learned. Every phrasing is one group: it appears in one split only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The ticket system: an MCP server over stdio on one SQLite file, named by ``DESK_DB``.
 
-It opens the file for each call, so a test binding can exchange the file between rollouts. Run by hand:
-``DESK_DB=desk.db python server.py``.
+It opens the file for each call, so a test binding can exchange the file between rollouts. Run by
+hand: ``DESK_DB=desk.db python server.py``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Benchmarks and gates: every file here also runs as ``python -m benchmarks.NAME --json``."""
