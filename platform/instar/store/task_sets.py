@@ -14,7 +14,15 @@ from typing import Any, NamedTuple, cast, get_args
 from sqlalchemy import Table, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from instar.store.artifacts import ArtifactRef, Draft, create_version, encode_content, resolve
+from instar.store.artifacts import (
+    ArtifactRef,
+    Draft,
+    create_version,
+    encode_content,
+    read_content,
+    read_version,
+    resolve,
+)
 from instar.store.audit import Author
 from instar.store.tables import SealedTaskRow, TaskRow
 from instar_core.base import JsonValue, short
@@ -28,6 +36,7 @@ __all__ = [
     "count_tasks",
     "create_task_set",
     "list_groups",
+    "read_bindings",
     "read_splits",
     "read_task_set",
     "read_tasks",
@@ -60,8 +69,18 @@ async def create_task_set(
     *,
     author: Author,
     reason: str = "",
+    bindings: dict[str, JsonValue] | None = None,
 ) -> TaskSetVersion:
     """Saves tasks as a new version of a task set: all of them, or none.
+
+    Args:
+        session: A project transaction.
+        project_id: The project.
+        name: The task set's name.
+        tasks: All tasks, of all splits.
+        author: Who saves it.
+        reason: Why, in words.
+        bindings: Tool server → test binding (its name, or the binding as JSON) for rollouts.
 
     Raises:
         UserError: If there are none, two share an id, or a group is in two splits.
@@ -79,6 +98,7 @@ async def create_task_set(
             }
             for task in tasks
         ],
+        "bindings": dict(bindings or {}),
     }
     content, media_type = encode_content(manifest)
     row = await create_version(
@@ -122,6 +142,13 @@ async def read_task_set(
     """
     found = (await resolve(session, ArtifactRef(project_id, TASK_SET, name), ref)).version
     return TaskSetVersion(found.id, name, found.number)
+
+
+async def read_bindings(session: AsyncSession, version_id: str) -> dict[str, JsonValue]:
+    """Under which test binding each tool server runs in rollouts on this version's tasks."""
+    manifest = await read_content(session, await read_version(session, version_id))
+    found = manifest.get("bindings") if isinstance(manifest, dict) else None
+    return dict(found) if isinstance(found, dict) else {}
 
 
 async def count_tasks(session: AsyncSession, version_id: str) -> dict[Split, SplitCount]:
