@@ -97,7 +97,7 @@ class ModelPrice(BaseModel):
 
 
 class ModelSettings(BaseModel):
-    """How models are reached and what they cost. Keys of providers stay in their usual variables."""
+    """How models are reached and what they cost. Providers' keys stay in their usual variables."""
 
     api_base: dict[str, str] = Field(
         default_factory=dict,
@@ -107,7 +107,7 @@ class ModelSettings(BaseModel):
         default_factory=dict, description="prices by model name, as JSON; else the price list's"
     )
     timeout_s: float = Field(default=120.0, gt=0, description="seconds one attempt of a call takes")
-    max_attempts: int = Field(default=5, ge=1, description="attempts at a call that may be repeated")
+    max_attempts: int = Field(default=5, ge=1, description="attempts at a call that may pass")
     max_wait_s: float = Field(default=60.0, gt=0, description="longest pause between two attempts")
     scripts_dir: Path | None = Field(
         default=None, description="folder of reply scripts for models named 'scripted/…'"
