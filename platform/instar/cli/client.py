@@ -57,9 +57,9 @@ class Client:
         """The JSON answer to a GET; query values that are ``None`` are left out."""
         return self._call("GET", path, query=query)
 
-    def post(self, path: str, body: Any = None) -> Any:
-        """The JSON answer to a POST, sent with an idempotency key of its own."""
-        return self._call("POST", path, body=body)
+    def post(self, path: str, body: Any = None, *, key: str | None = None) -> Any:
+        """The JSON answer to a POST, sent with this idempotency key or a fresh one."""
+        return self._call("POST", path, body=body, key=key)
 
     def put(self, path: str, body: Any = None) -> Any:
         """The JSON answer to a PUT."""
@@ -102,13 +102,19 @@ class Client:
             ) from error
 
     def _call(
-        self, method: str, path: str, *, body: Any = None, query: dict[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: dict[str, Any] | None = None,
+        key: str | None = None,
     ) -> Any:
         import httpx
 
         headers = {"Authorization": f"Bearer {self._key}"}
         if method == "POST":
-            headers["Idempotency-Key"] = new_id()
+            headers["Idempotency-Key"] = key or new_id()
         wanted = {name: value for name, value in (query or {}).items() if value is not None}
         try:
             answer = httpx.request(
