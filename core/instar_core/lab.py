@@ -316,11 +316,13 @@ class SealedBook(Protocol):
     """Keeps one agent's sealed tests of an epoch: levels by e-LOND, no group drawn twice."""
 
     async def open_test(self, candidate: Candidate, incumbent: Candidate) -> SealedTicket:
-        """Opens the next test (or resumes the open one of the same pair on its own level).
+        """Opens the next test; while this pair's test is open (a crash) gives its ticket again.
+
+        A test of the same pair that was closed as ``undecided`` may go on: its own level and state,
+        the groups that remain. The first ``outcome.groups_used`` groups of a ticket have served.
 
         Raises:
-            UserError: If the pool is worn (cannot serve ``min_pairs`` groups) or another test is
-            open.
+            UserError: If the pool is worn (cannot serve a whole test) or another test is open.
         """
         ...
 
@@ -329,7 +331,8 @@ class SealedBook(Protocol):
     ) -> None:
         """Records the outcome; an accepted test raises e-LOND's R.
 
-        Idempotent: closing a test that is closed already changes nothing. Only ``ticket.test_id`` is
+        Idempotent: closing a test that is closed already changes nothing. Only ``ticket.test_id``
+            is
         read (after a crash the ticket comes without its groups).
         """
         ...

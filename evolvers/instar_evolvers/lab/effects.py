@@ -258,6 +258,10 @@ class EffectDoor:
             except InfrastructureError as error:
                 if self.fatal is not None:
                     raise
+                if calls.diverged:
+                    await self._note(start, attempt, {"restarted": True})
+                    attempt += 1
+                    continue
                 failures += 1
                 if failures > retries:
                     raise
@@ -293,10 +297,16 @@ class Recorder:
         door: The Lab's door to its journal.
         prefix: Key prefix of this attempt; calls are numbered in the order in which they are
             issued.
+
+    Attributes:
+        usage: What the calls consumed.
+        diverged: Whether the attempt asked for another call than the one that is recorded; it then
+            starts over with new calls, and the recorded ones are waste.
     """
 
     def __init__(self, door: EffectDoor, prefix: str) -> None:
         self.usage = ZERO
+        self.diverged = False
         self._door = door
         self._prefix = prefix
         self._next = 0
@@ -319,7 +329,7 @@ class Recorder:
         key = f"{self._prefix}{self._next}"
         self._next += 1
         content = content_hash([kind, request])
-        record = door.recorded(key, kind, content)
+        record = self._recorded(key, content)
         if record is not None:
             self._count(record.usage)
             _raise_recorded(record.result)
@@ -341,6 +351,22 @@ class Recorder:
         self._count(outcome.usage)
         return outcome
 
+    def _recorded(self, key: str, content: str) -> EffectRecord | None:
+        """The recorded call, if this is the call that was recorded."""
+        self._door.check()
+        record = self._door.finished.get(key)
+        if record is None:
+            return None
+        if record.content != content:
+            # What surrounds the calls (an environment, a clock) did not repeat itself.
+            self.diverged = True
+            raise InfrastructureError(
+                f"Call {key!r} is not the one recorded there.", remedy="The attempt starts over."
+            )
+        self._door.replayed += 1
+        raise_if_exhausted(record)
+        return record
+
     def _count(self, usage: Usage) -> None:
         self.usage = usage if self.usage is ZERO else self.usage + usage
 
@@ -352,8 +378,7 @@ class Recorder:
         free = isinstance(error, InfrastructureError) and error.nothing_sent
         spent = ZERO if free else as_usage(start.reserve)
         self._count(spent)
-        if isinstance(error, (TimeoutError, asyncio.CancelledError)):
-            # A time-out around the call cancels it; a replay must run into the same time-out.
+        if isinstance(error, TimeoutError):
             await door.finish(start, {"failed": "TimeoutError", "message": str(error)}, spent)
         elif isinstance(error, InstarError) and not isinstance(error, _CONTROL):
             await door.finish(start, _failure(error), spent)

@@ -36,6 +36,7 @@ class Rolling:
         self.done = 0
         self._door = door
         self._backend = backend
+        self._restarting = backend if isinstance(backend, Restarting) else None
         self._slots = slots
         self._config = config
 
@@ -90,7 +91,7 @@ class Rolling:
                 "sealed_test": request.sealed_test,
             },
         )
-        replayable = not isinstance(backend, Restarting) or backend.can_replay(request)
+        replayable = self._restarting is None or self._restarting.can_replay(request)
         try:
             tried = await door.attempts(
                 start,
