@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, Protocol, TypedDict
@@ -28,7 +28,7 @@ from instar_core.messages import Message, Messages, ToolCall
 from instar_core.rollouts import Step, StopReason, Trajectory
 from instar_core.usage import Amount, Usage
 
-__all__ = ["LoopContext", "OnEvent", "RunEvent", "run_loop"]
+__all__ = ["LoopContext", "OnEvent", "RunEvent", "run_loop", "run_reference"]
 
 
 class RunEvent(Frozen):
@@ -122,19 +122,9 @@ async def run_loop(context: LoopContext, opening: Messages) -> Trajectory:
         BudgetExhausted: The journal could not reserve for the next call.
         UserError: The provider refuses the request itself (unknown model, bad key).
     """
-    state: LoopState = {
-        "messages": opening,
-        "steps": (),
-        "pending": (),
-        "usage": Usage(),
-        "model_calls": 0,
-        "asked": {},
-        "stop": None,
-        "answer": "",
-    }
     limits = context.candidate.harness.limits
     final = await _graph().ainvoke(
-        state, config={"recursion_limit": 2 * limits.max_steps + 4}, context=context
+        _start(opening), config={"recursion_limit": 2 * limits.max_steps + 4}, context=context
     )
     return Trajectory(
         opening=opening,
@@ -142,6 +132,29 @@ async def run_loop(context: LoopContext, opening: Messages) -> Trajectory:
         stop=final["stop"] or "answered",
         answer=final["answer"],
     )
+
+
+async def run_reference(
+    context: LoopContext, opening: Messages, actions: Sequence[ToolCall], answer: str | None
+) -> Trajectory:
+    """Replays a task's reference actions through gate and tools, without asking a model.
+
+    Args:
+        context: As for :func:`run_loop`; the model client is not used.
+        opening: Recorded as the trajectory's opening.
+        actions: The calls to carry out, in order.
+        answer: The final answer, if the task has one.
+
+    Returns:
+        The trajectory that a perfect agent would leave.
+    """
+    state = _start(opening)
+    state["pending"] = tuple(
+        call if call.id else call.model_copy(update={"id": f"reference_{position}"})
+        for position, call in enumerate(actions)
+    )
+    final = await _carry_out(state, context, end_after_first=False, may_repeat=True)
+    return Trajectory(opening=opening, steps=final["steps"], answer=answer or "")
 
 
 @lru_cache(maxsize=1)
@@ -156,6 +169,19 @@ def _graph() -> Any:
     builder.add_conditional_edges("model", _next, places)
     builder.add_conditional_edges("tools", _next, places)
     return builder.compile()
+
+
+def _start(opening: Messages) -> LoopState:
+    return {
+        "messages": opening,
+        "steps": (),
+        "pending": (),
+        "usage": Usage(),
+        "model_calls": 0,
+        "asked": {},
+        "stop": None,
+        "answer": "",
+    }
 
 
 def _next(state: LoopState) -> str:
@@ -239,13 +265,24 @@ async def _sort_reply(message: Message, number: int, log: _Log) -> dict[str, Any
 
 
 async def _tools_node(state: LoopState, runtime: _Runtime) -> dict[str, Any]:
+    harness = runtime.context.candidate.harness
+    return await _carry_out(state, runtime.context, end_after_first=harness.final_after_tool)
+
+
+async def _carry_out(
+    state: LoopState,
+    context: LoopContext,
+    *,
+    end_after_first: bool,
+    may_repeat: bool = False,
+) -> dict[str, Any]:
     """Carries out the pending calls in order; several calls of one reply run one after another."""
-    context, log = runtime.context, _Log(state, runtime.context)
+    log = _Log(state, context)
     harness, asked = context.candidate.harness, dict(state["asked"])
     for call in state["pending"]:
         key = content_hash([call.name, call.arguments])
         asked[key] = asked.get(key, 0) + 1
-        if asked[key] > harness.limits.max_identical_calls:
+        if asked[key] > harness.limits.max_identical_calls and not may_repeat:
             return log.update(pending=(), asked=asked, stop="identical_calls")
         decision = await examine(context.gate, call, context.catalogue, context.candidate)
         entry = context.catalogue.find(call.name)
@@ -271,7 +308,7 @@ async def _tools_node(state: LoopState, runtime: _Runtime) -> dict[str, Any]:
                 usage=usage,
             )
         )
-        if harness.final_after_tool:
+        if end_after_first:
             return log.update(pending=(), asked=asked, stop="tool_final", answer=result.text)
     return log.update(pending=(), asked=asked)
 

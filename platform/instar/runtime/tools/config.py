@@ -78,7 +78,8 @@ class StateReader(Frozen):
     """How the final state of the environment is read after a rollout, without asking the server.
 
     ``sqlite`` runs each query (``:name`` parameters come from the task's environment) and gives a
-    list of row objects per query name; ``json_file`` gives the file's JSON value.
+    list of row objects under the query's name; ``json_file`` gives the file's JSON value under the
+    file's name without its ending.
     """
 
     kind: Literal["sqlite", "json_file"]
@@ -94,6 +95,11 @@ class StateReader(Frozen):
                 "a state reader of kind 'sqlite' needs at least one entry in 'queries'"
             )
         return self
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the final state that this reader fills in."""
+        return tuple(self.queries) if self.kind == "sqlite" else (PurePosixPath(self.path).stem,)
 
 
 class TestBinding(Frozen):
