@@ -185,6 +185,13 @@ class PostgresServer:
 
     def _prepare_directories(self) -> None:
         try:
+            pwd.getpwuid(os.geteuid())
+        except KeyError as error:
+            raise PrerequisiteError(
+                f"user id {os.geteuid()} has no account, and PostgreSQL refuses to run for it.",
+                remedy="Run Instar as a user with an account, or set DATABASE_URL.",
+            ) from error
+        try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
             if self._account is not None:
                 # Only this directory, which is ours: enterable, not listable.

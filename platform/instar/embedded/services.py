@@ -37,6 +37,7 @@ class Service(ABC):
         self.required = required
         self.address = address
         self.log = log
+        self._log_start = 0
 
     @abstractmethod
     def start(self) -> None:
@@ -59,14 +60,23 @@ class Service(ABC):
     def identity(self) -> Identity | None:
         """Who the process is, while it runs."""
 
-    def log_tail(self, limit: int = 1500) -> str:
-        """The end of the log, for an error message."""
+    def cause(self, limit: int = 2000) -> str:
+        """What the last process said of its end: its line 'error: …', else its last line."""
         try:
             with self.log.open("rb") as stream:
-                stream.seek(max(0, self.log.stat().st_size - limit))
-                return stream.read().decode("utf-8", "replace").strip()
+                end = self.log.stat().st_size
+                stream.seek(max(self._log_start if self._log_start <= end else 0, end - limit))
+                said = stream.read().decode("utf-8", "replace").strip().splitlines()
         except OSError:
             return ""
+        for line in reversed(said):
+            if line.startswith("error: "):
+                return line.removeprefix("error: ")
+        return said[-1].strip() if said else ""
+
+    def mark_log(self) -> None:
+        """Notes where the log ends now: what follows is said by the process about to start."""
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
 
 
 class PostgresService(Service):

@@ -206,6 +206,7 @@ class Supervisor:
         unit.started_at = time.monotonic()
         unit.asked_at = 0.0
         try:
+            unit.service.mark_log()
             unit.service.start()
         except InstarError as error:
             if not self._was_ready:
@@ -222,7 +223,7 @@ class Supervisor:
     def _died(self, unit: _Unit, why: str, now: float) -> None:
         unit.restarts += 1
         unit.recent += 1
-        unit.last_error = f"{why}; {unit.service.log_tail(300)}"
+        unit.last_error = ": ".join(filter(None, (why, unit.service.cause())))
         if unit.service.required and not self._was_ready and unit.recent > 2:
             raise self._failed(unit, why)
         pause = min(
@@ -233,10 +234,10 @@ class Supervisor:
         unit.identity = None
 
     def _failed(self, unit: _Unit, why: str) -> InstarError:
-        tail = unit.service.log_tail()
+        cause = unit.service.cause()
         return InfrastructureError(
-            f"{unit.service.name} {why}." + (f"\n{tail}" if tail else ""),
-            remedy=f"See {unit.service.log}.",
+            f"{unit.service.name} {why}" + (f": {cause}" if cause else "."),
+            remedy=f"(The log is {unit.service.log}.)",
         )
 
     def _overall(self) -> SupervisorState:
