@@ -157,7 +157,7 @@ def _task(ticket: dict[str, Any]) -> dict[str, Any]:
         "verifier": {
             "name": "state",
             "config": {
-                "expected": {
+                "expect": {
                     "tickets": [
                         {"id": ticket["id"], "queue": ticket["queue"], "priority": priority}
                     ]
