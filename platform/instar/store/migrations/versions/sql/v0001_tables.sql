@@ -553,6 +553,8 @@ CREATE TABLE instar.sealed_test (
   incumbent_digest VARCHAR NOT NULL,
   task_set_version_id UUID,
   groups JSON NOT NULL,
+  groups_used INTEGER DEFAULT 0 NOT NULL,
+  resumes INTEGER DEFAULT 0 NOT NULL,
   seed BIGINT NOT NULL,
   config JSON,
   state VARCHAR DEFAULT 'open' NOT NULL,
