@@ -331,8 +331,7 @@ class SealedBook(Protocol):
     ) -> None:
         """Records the outcome; an accepted test raises e-LOND's R.
 
-        Idempotent: closing a test that is closed already changes nothing. Only ``ticket.test_id``
-            is
-        read (after a crash the ticket comes without its groups).
+        Idempotent: closing a test that is closed already changes nothing. Only the ticket's
+        ``test_id`` is read (after a crash the ticket comes without its groups).
         """
         ...

@@ -81,13 +81,15 @@ class PairScore(NamedTuple):
     usage: Usage
 
 
-def sealed_draw(test_id: str, attempt: int, repeat: int) -> int:
+def sealed_draw(seed: int, attempt: int, repeat: int) -> int:
     """The draw index of a sealed rollout: far from the search's 0, 1, 2 …, and new in every test.
 
     Acceptance draws are always fresh. The request names its test as well; the number alone already
-    keeps a backend that looks at nothing else (a seed sent to a provider) from repeating a draw.
+    keeps a backend that looks at nothing else (a seed sent to a provider) from repeating a draw. It
+    comes from the ticket's seed and not from the test's id, so that the same history draws the
+    same.
     """
-    digest = hashlib.sha256(test_id.encode()).digest()
+    digest = hashlib.sha256(f"sealed/{seed}".encode()).digest()
     return (1 << 20) + int.from_bytes(digest[:4], "big") % (1 << 30) + attempt * 1009 + repeat
 
 
@@ -334,7 +336,7 @@ class _Test:
         request = RolloutRequest(
             candidate=self._arms[arm],
             task=task,
-            draw=sealed_draw(self._ticket.test_id, attempt, repeat),
+            draw=sealed_draw(self._ticket.seed, attempt, repeat),
             arm=arm,
             sealed_test=self._ticket.test_id,
         )
