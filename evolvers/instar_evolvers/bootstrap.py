@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from instar_core.base import Frozen
+from instar_core.base import Frozen, canonical_json
 from instar_core.candidates import Candidate, Demonstration, Demonstrations
 from instar_core.errors import BudgetExhausted, UserError
 from instar_core.evolution import Event
@@ -37,6 +37,7 @@ from instar_evolvers.strategies.allowance import Allowance
 from instar_evolvers.strategies.components import find_component
 from instar_evolvers.strategies.demonstrations import REFERENCE_ARM, verified
 from instar_evolvers.strategies.thompson import FactorBandit
+from instar_evolvers.strategies.tokens import estimate_tokens
 from instar_evolvers.strategies.validation import Measured, compare
 
 __all__ = ["Bootstrap", "BootstrapConfig", "Choice", "demonstrations_for"]
@@ -121,6 +122,9 @@ class _Search:
             )
             return self.seed
         arms = self._arms(pool)
+        if not arms:
+            self._say("over_budget", "Not even one case fits the component's token budget.")
+            return self.seed
         self._say("pool", f"{len(pool)} verified cases, {len(arms)} ways to show them.")
         bandit = FactorBandit([choice for choice, _ in arms])
         try:
@@ -173,7 +177,12 @@ class _Search:
     def _arms(self, pool: Sequence[Demonstration]) -> list[tuple[Choice, Candidate]]:
         """The distinct candidates that the choices give; by chance two orders may be the same."""
         arms: dict[str, tuple[Choice, Candidate]] = {}
+        budget = self.seed.components[self.component].budget_tokens
+        sizes = sorted(map(_tokens_of, pool), reverse=True)
         for choice in list_choices(self.config.shown, len(pool)):
+            # Nearest retrieval may show any k of the pool, so the largest must fit.
+            if budget is not None and sum(sizes[: choice.k]) > budget:
+                continue
             rng = self.lab.rng(f"bootstrap.choice.{choice.part}.{choice.order}")
             content = demonstrations_for(choice, pool, rng).model_dump(mode="json")
             note = f"{choice.k} {choice.retrieval} demonstrations"
@@ -313,6 +322,12 @@ def _diverse(cases: Sequence[Demonstration], count: int) -> list[Demonstration]:
         ranked.append((seen.get(kind, 0), position))
         seen[kind] = seen.get(kind, 0) + 1
     return [cases[position] for _, position in sorted(ranked)[:count]]
+
+
+def _tokens_of(case: Demonstration) -> int:
+    actions = [call.model_dump(mode="json") for call in case.actions]
+    shown = canonical_json(actions).decode("utf-8")
+    return estimate_tokens(f"{case.input} {shown} {case.answer or ''}")
 
 
 def _has_reference(task: Task) -> bool:

@@ -135,6 +135,8 @@ class _Practice:
         self.current = seed
         self.allowance = Allowance(lab, config.search_rollouts)
         self.homes = HomeFinder(lab, data.train, config.home_tasks)
+        own = seed.components[self.component].budget_tokens
+        self.token_budget = min(config.token_budget, own or config.token_budget)
         self.trials: dict[str, Trial] = {}
         self.rejected: dict[str, None] = {}
         self.usable_replies = 0
@@ -180,7 +182,7 @@ class _Practice:
         for step, batch in enumerate(
             shuffled_batches(self.data.train, self.config.batch_size, rng)
         ):
-            batch = batch[: self._spare() // self.config.group_size]
+            batch = batch[: max(0, self._spare() // self.config.group_size)]
             if not batch:
                 self.over = True
                 return
@@ -313,7 +315,7 @@ class _Practice:
                         self.lessons,
                         operations,
                         max_lessons=self.config.max_lessons,
-                        token_budget=self.config.token_budget,
+                        token_budget=self.token_budget,
                     ),
                     self._read_operations,
                 )
@@ -361,12 +363,12 @@ class _Practice:
 
     def _within_limits(self, changed: Lessons, operation: Operation) -> bool:
         count, tokens = len(changed.entries), lesson_tokens(changed)
-        if count <= self.config.max_lessons and tokens <= self.config.token_budget:
+        if count <= self.config.max_lessons and tokens <= self.token_budget:
             return True
         self._say(
             "over_budget",
             f"{operation.op} would give {count} lessons of {tokens} tokens; "
-            f"{self.config.max_lessons} lessons of {self.config.token_budget} tokens are allowed.",
+            f"{self.config.max_lessons} lessons of {self.token_budget} tokens are allowed.",
         )
         return False
 

@@ -13,15 +13,11 @@ from instar_core.candidates import Candidate
 from instar_core.evolution import AcceptanceConfig
 from instar_core.lab import Lab
 from instar_core.statistics.elond import level
-from instar_core.statistics.power import smallest_effect
+from instar_core.statistics.power import promised_effect
 from instar_core.tasks import Splits
 from instar_evolvers.strategies.validation import Measured
 
-__all__ = ["PLANNED_POWER", "Argmax", "oracle_candidate", "quoted_effect"]
-
-PLANNED_POWER = 0.9
-"""Power that a quote plans for so that its promise of 80 % holds with a base rate or a correlation
-that is a little off, or a few pairs missing."""
+__all__ = ["Argmax", "oracle_candidate", "quoted_effect"]
 
 _TEXTS = 8
 
@@ -48,7 +44,7 @@ def oracle_candidate(seed: Candidate, number: int) -> Candidate:
 
 
 def quoted_effect(config: AcceptanceConfig, test: int = 1, *, base: float = 0.5) -> float:
-    """The smallest gain that a quote promises to find, with nothing shared between the two arms.
+    """The smallest gain that a quote promises to find with a power of at least 80 %.
 
     Args:
         config: Size and level of the sealed test.
@@ -59,9 +55,7 @@ def quoted_effect(config: AcceptanceConfig, test: int = 1, *, base: float = 0.5)
         ValueError: If a test of this size can find nothing.
     """
     alpha_t = level(test, 0, alpha=config.alpha, horizon=config.epoch_tests)
-    found = smallest_effect(
-        config.max_pairs, alpha_t, target=PLANNED_POWER, base=base, rho=0.0, bets=config.bets
-    )
+    found = promised_effect(config.max_pairs, alpha_t, base=base, bets=config.bets)
     if found is None:
         raise ValueError(f"a sealed test of {config.max_pairs} pairs can find no gain at all")
     return found

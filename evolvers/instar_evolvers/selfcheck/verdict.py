@@ -14,13 +14,14 @@ _RECALL = 0.9
 _HARMFUL = 0.02
 # Below this many runs a rate is too coarse to be held against anyone.
 _ENOUGH_RUNS = 100
+_ENOUGH_WORLDS = 20
 
 
 def broken_promises(report: Mapping[str, Any]) -> list[str]:
     """What a report of :func:`~instar_evolvers.selfcheck.report.run_selfcheck` fails to show.
 
-    A single evolver's rate and the pooled limit are judged from 100 runs on; the limit of the rate
-    is a share per epoch, so it holds for any number of nights.
+    Rates of false promotion and the controls are judged from 100 runs on, lessons from 20 worlds
+    on. The limit is one per epoch, so it holds for any number of nights up to 50.
 
     Returns:
         One sentence per promise that is not kept; empty when all are.
@@ -32,7 +33,7 @@ def broken_promises(report: Mapping[str, Any]) -> list[str]:
             broken.append(f"control {name} promoted in {rate:.1%} of runs, expected {least:.0%}")
     for row in report["evolvers"]:
         if report["world"] == "planted":
-            broken += _lessons(row)
+            broken += _lessons(row) if row["runs"] >= _ENOUGH_WORLDS else []
         elif row["runs"] >= _ENOUGH_RUNS and row["false_promotion_rate"] > _FALSE_RATE:
             rate = row["false_promotion_rate"]
             broken.append(f"{row['name']} promoted falsely in {rate:.1%} of runs, allowed 5 %")

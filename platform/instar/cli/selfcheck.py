@@ -1,4 +1,4 @@
-"""``instar selfcheck``: evolvers on worlds with a known answer; exit code 1 when a promise fails."""
+"""``instar selfcheck``: evolvers on worlds with a known answer; exits with 1 if a promise fails."""
 
 from __future__ import annotations
 
