@@ -127,6 +127,10 @@ class WorkerSettings(BaseModel):
         default="", description="name of this worker in leases; the host's name when empty"
     )
     reconcile_s: float = Field(default=2.0, gt=0, description="seconds between reconciler sweeps")
+    call_tally: Path | None = Field(
+        default=None,
+        description="file that gets a line for each call a world really performed (crash audits)",
+    )
 
 
 class EmbeddedSettings(BaseModel):

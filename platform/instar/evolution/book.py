@@ -26,9 +26,11 @@ from instar_core.lab import SealedTicket
 from instar_core.statistics.elond import level
 
 if TYPE_CHECKING:
+    from instar.evolution.context import JobContext
+    from instar.evolution.facts import RunFacts
     from instar.store.session import Database
 
-__all__ = ["BookConfig", "PostgresBook", "choose_groups"]
+__all__ = ["BookConfig", "PostgresBook", "choose_groups", "open_book"]
 
 _OVER = frozenset({"succeeded", "no_improvement", "failed", "cancelled", "budget_exhausted"})
 
@@ -284,3 +286,20 @@ _WITHDRAWN = "withdrawn"
 
 def _abandoned(words: str) -> SealedOutcome:
     return SealedOutcome(verdict="undecided", reason=_WITHDRAWN, words=words)
+
+
+def open_book(context: JobContext, facts: RunFacts, patience: StorePatience) -> PostgresBook:
+    """The sealed book of a run; a test has the number of pairs that the quote promised."""
+    config = BookConfig(
+        project_id=context.project_id,
+        run_id=context.run_id,
+        job_id=context.job_id,
+        token=context.fencing_token,
+        agent=facts.agent,
+        task_set=facts.spec.task_set,
+        task_set_version_id=facts.task_set_version_id,
+        acceptance=facts.spec.acceptance.model_copy(update={"max_pairs": facts.quote.sealed_pairs}),
+        seed=facts.seed,
+        patience=patience,
+    )
+    return PostgresBook(context.db, config)

@@ -32,6 +32,7 @@ from instar.evolution.retry import StorePatience, with_patience
 from instar.evolution.writer import GroupWriter, Outcome
 from instar.ledger.budgets import BudgetChain, lock_chain
 from instar.store import effects as store
+from instar_core.base import JsonValue
 from instar_core.evolution import Event
 from instar_core.lab import EffectRecord, EffectStart, JournalState
 from instar_core.usage import Amount, Remaining, Usage
@@ -69,11 +70,18 @@ class PostgresJournal:
     Args:
         db: Session factory of the service's database.
         config: Whose journal this is and which budgets it draws on.
+
+    Attributes:
+        cancelled: Set to let nothing more begin.
+        opened: Whether the journal was read.
+        lost: Keys of the calls that the last crash caught in flight.
     """
 
     def __init__(self, db: Database, config: JournalConfig) -> None:
         self.config = config
         self.cancelled = False
+        self.opened = False
+        self.lost: list[str] = []
         self._db = db
         self._memory = JournalMemory(config.token)
         self._chain = BudgetChain([])
@@ -89,9 +97,10 @@ class PostgresJournal:
             LeaseLost: If another worker holds the run.
             StoreError: If the database stays away.
         """
-        self._opening: set[str] = set()
+        self.lost = []
         state = await with_patience(self._open, self.config.patience, "Opening the run's journal")
         self._clock = time.monotonic()
+        self.opened = True
         return state
 
     async def begin(self, effect: EffectStart) -> None:
@@ -135,6 +144,15 @@ class PostgresJournal:
     def overshoot(self) -> dict[str, float]:
         """Spending beyond limits, as of the last group; empty when every limit held."""
         return self._chain.overshoot()
+
+    def run_totals(self) -> Amount:
+        """What the run itself has spent so far, waste included; zero without a budget of its
+        own."""
+        for line in self._chain.lines:
+            if line.scope == "run":
+                rollouts, tokens, cost_usd, wall_s = line.spent.values()
+                return Amount(rollouts=rollouts, tokens=tokens, cost_usd=cost_usd, wall_s=wall_s)
+        return Amount()
 
     def open_keys(self) -> list[str]:
         """Keys of the effects that are started and not finished."""
@@ -217,22 +235,19 @@ class PostgresJournal:
                 )
             memory.event_seq = lock.event_seq
             memory.source_events = await store.load_source_events(session, config.run_id)
-            inside = _containers(memory.effects)
             group = Group(memory, await lock_chain(session, config.budgets), cancelled=False)
-            for row in rows:
-                if _is_open(row):
-                    group.settle_lost(row.key, container=row.key in inside)
+            lost = self._settle_lost(group, rows)
+            if rows:
+                group.apply(Append(None, _resumed(len(rows), lost)))
             await group.write(session, config.project_id, config.run_id)
-        # A try of this opening that committed, and whose answer was lost, abandoned them already.
-        self._opening |= {row.key for row in rows if _is_open(row)}
-        lost = [
-            row.key
-            for row in rows
-            if row.kind in IN_FLIGHT and row.key not in inside and row.key in self._opening
-        ]
+            await store.add_lost(session, config.run_id, len(lost))
+            await store.mark_batch(
+                session, config.run_id, token=config.token, batch=0, event_seq=group.seq
+            )
+        # A try of this opening that committed, and whose answer was lost, settled some before.
+        self.lost.extend(row.key for row in lost)
         memory.take(group)
-        self._memory, self._chain = memory, group.chain
-        self._batch = lock.writer_batch if lock.writer_token == config.token else 0
+        self._memory, self._chain, self._batch = memory, group.chain, 0
         return JournalState(
             finished={
                 row.key: EffectRecord.model_construct(
@@ -245,10 +260,23 @@ class PostgresJournal:
                 for row in rows
                 if row.status == "finished"
             },
-            in_flight_lost=tuple(lost),
+            in_flight_lost=tuple(self.lost),
             events=len(memory.source_events),
             unfinished={row.key: row.content for row in rows if row.status != "finished"},
         )
+
+    def _settle_lost(self, group: Group, rows: Sequence[store.EffectRow]) -> list[store.EffectRow]:
+        """Settles what a crash left open; returns the calls that were in flight."""
+        inside = _containers(row.key for row in rows)
+        lost = []
+        for row in rows:
+            if not _is_open(row):
+                continue
+            container = row.key in inside
+            group.settle_lost(row.key, container=container)
+            if not container and row.kind in IN_FLIGHT:
+                lost.append(row)
+        return lost
 
     async def _settle(self, keys: Sequence[str]) -> None:
         config = self.config
@@ -262,6 +290,14 @@ class PostgresJournal:
             await group.write(session, config.project_id, config.run_id)
         self._memory.take(group)
         self._chain = group.chain
+
+
+def _resumed(recorded: int, lost: Sequence[store.EffectRow]) -> Event:
+    words = f"Taken up again with {recorded} effects on record."
+    if lost:
+        words += f" {len(lost)} calls were in flight; they count as spent and are made again."
+    listed: list[JsonValue] = [{"key": row.key, "content": row.content} for row in lost]
+    return Event(kind="resumed", message=words, data={"in_flight_lost": listed})
 
 
 def _is_open(row: store.EffectRow) -> bool:

@@ -22,6 +22,7 @@ __all__ = [
     "EffectRow",
     "EventWrite",
     "RunLock",
+    "add_lost",
     "append_events",
     "close_effects",
     "count_sealed_rollouts",
@@ -128,6 +129,18 @@ async def mark_batch(
         ),
         {"token": token, "batch": batch, "seq": event_seq, "run": run_id},
     )
+
+
+async def add_lost(session: AsyncSession, run_id: str, count: int) -> None:
+    """Adds to the calls that a run lost in flight."""
+    if count:
+        await session.execute(
+            text(
+                "update instar.evolution_run set in_flight_lost = in_flight_lost + :count"
+                " where id = cast(:run as uuid)"
+            ),
+            {"count": count, "run": run_id},
+        )
 
 
 async def load_effects(session: AsyncSession, run_id: str) -> list[EffectRow]:

@@ -19,6 +19,7 @@ from instar.store.tables import (
     EvaluationRow,
     EvolutionRunRow,
     JobRow,
+    RolloutRow,
     RunEventRow,
 )
 from instar_core.base import JsonValue, new_id
@@ -35,6 +36,7 @@ __all__ = [
     "list_candidates",
     "list_evaluations",
     "list_evolution_runs",
+    "list_rollout_ids",
     "list_run_events",
     "read_evolution_run",
     "read_job_states",
@@ -250,6 +252,12 @@ async def list_run_events(
         .limit(limit)
     )
     return list(rows)
+
+
+async def list_rollout_ids(session: AsyncSession, run_id: str) -> set[str]:
+    """The ids of the rollouts that are stored for a run."""
+    rows = await session.scalars(select(RolloutRow.id).where(RolloutRow.run_id == run_id))
+    return set(rows)
 
 
 async def latest_measurement(

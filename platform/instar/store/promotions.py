@@ -28,6 +28,7 @@ __all__ = [
     "read_proposal",
     "settle_proposal",
     "version_numbers",
+    "withdraw_proposals",
 ]
 
 
@@ -86,6 +87,15 @@ async def settle_proposal(session: AsyncSession, proposal_id: str, **values: Any
         update(ProposalRow)
         .where(ProposalRow.id == proposal_id, ProposalRow.state == "testing")
         .values(**values)
+    )
+
+
+async def withdraw_proposals(session: AsyncSession, run_id: str, reason: str) -> None:
+    """Withdraws what a run that ends was still testing."""
+    await session.execute(
+        update(ProposalRow)
+        .where(ProposalRow.run_id == run_id, ProposalRow.state == "testing")
+        .values(state="withdrawn", decision_reason=reason.replace("\x00", ""))
     )
 
 

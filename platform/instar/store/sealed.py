@@ -25,6 +25,7 @@ __all__ = [
     "find_undecided_test",
     "insert_test",
     "lock_epoch",
+    "read_epoch",
     "read_groups",
     "read_pool",
     "read_served",
@@ -108,6 +109,22 @@ async def _open_epoch(session: AsyncSession, agent: str) -> EpochRow | None:
         )
     ).first()
     return None if row is None else EpochRow(str(row[0]), row[1], row[2], row[3])
+
+
+async def read_epoch(session: AsyncSession, agent: str, horizon: int) -> tuple[int, int]:
+    """Counted tests and acceptances of the epoch in which the agent's next test would open."""
+    row = (
+        await session.execute(
+            text(
+                "select tests, accepted from instar.sealed_epoch"
+                " where agent = :agent and state = 'open'"
+            ),
+            {"agent": agent},
+        )
+    ).first()
+    if row is None or row[0] >= horizon:
+        return 0, 0
+    return int(row[0]), int(row[1])
 
 
 async def count_epoch(session: AsyncSession, epoch_id: str) -> None:
