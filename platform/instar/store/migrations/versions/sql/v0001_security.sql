@@ -88,9 +88,6 @@ begin
   end loop;
 end $$;
 
--- From a month back, because clocks differ, to a quarter ahead.
-select instar.create_partitions(4, clock_timestamp() - interval '1 month');
-
 revoke all on all functions in schema instar from public;
 grant usage on schema instar to instar_app, instar_definer;
 grant execute on function instar.current_project(), instar.ensure_partitions(integer)
@@ -100,7 +97,8 @@ grant execute on function instar.current_project(), instar.ensure_partitions(int
 -- where its policy holds.
 grant select on
   instar.alembic_version, instar.installation, instar.project, instar.api_key, instar.artifact,
-  instar.version, instar.version_parent, instar.version_part, instar.label, instar.label_event, instar.blob, instar.task,
+  instar.version, instar.version_parent, instar.version_part, instar.label, instar.label_event,
+  instar.blob, instar.task,
   instar.run, instar.run_event, instar.rollout_identity, instar.rollout, instar.rollout_score,
   instar.message, instar.step, instar.model_call, instar.tool_call, instar.evolution_run,
   instar.effect, instar.candidate, instar.evaluation, instar.sealed_epoch, instar.sealed_test,
@@ -112,7 +110,8 @@ to instar_app;
 -- sealed_task is here and not above: the application writes sealed content and cannot read it.
 grant insert on
   instar.project, instar.api_key, instar.artifact, instar.version, instar.version_parent,
-  instar.label, instar.label_event, instar.blob, instar.task, instar.sealed_task, instar.run,
+  instar.version_part,
+  instar.version_part, instar.label, instar.label_event, instar.blob, instar.task, instar.sealed_task, instar.run,
   instar.run_event, instar.rollout_identity, instar.rollout, instar.rollout_score, instar.message,
   instar.step, instar.model_call, instar.tool_call, instar.evolution_run, instar.effect,
   instar.candidate, instar.evaluation, instar.sealed_epoch, instar.sealed_test, instar.sealed_use,
