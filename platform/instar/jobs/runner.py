@@ -226,11 +226,13 @@ class _Run:
             open_runs = await job_ends.count_open_runs(session, job_id)
             if error is None and not was_cancelled and not open_runs:
                 return await self._end(session, "succeeded", "")
-            if watch.cancel_requested or isinstance(error, RunCancelled):
+            if watch.cancel_requested:
                 return await self._end(session, "cancelled", "a person cancelled it")
             if watch.stop.is_set:
                 # Also a fault of that moment: what is torn down around the work is no finding.
                 return await self._give_back(session, "the worker was shut down", counts=False)
+            if isinstance(error, RunCancelled):
+                return await self._end(session, "cancelled", str(error))
             if isinstance(error, InfrastructureError):
                 return await self._give_back(session, str(error), counts=True)
             if error is None:

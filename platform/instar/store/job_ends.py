@@ -106,8 +106,8 @@ async def mark_run_of_job(session: AsyncSession, job_id: str, state: str, reason
     """
     rows = await session.execute(
         text(
-            "update instar.evolution_run set state = :state, reason = :reason,"
-            " finished_at = case when :state = 'interrupted' then null"
+            "update instar.evolution_run set state = cast(:state as text), reason = :reason,"
+            " finished_at = case when cast(:state as text) = 'interrupted' then null"
             " else clock_timestamp() end"
             " where job_id = cast(:job as uuid)"
             " and state in ('queued', 'running', 'interrupted') returning id"
