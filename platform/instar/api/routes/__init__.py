@@ -1,0 +1,29 @@
+"""Routes, one module per area; each at most fifteen lines, over functions that know no HTTP."""
+
+from __future__ import annotations
+
+from instar.api.routes import (
+    agents,
+    artifacts,
+    chat,
+    evolution,
+    health,
+    promotions,
+    proposals,
+    runs,
+    task_sets,
+)
+
+__all__ = ["ROUTERS"]
+
+ROUTERS = (
+    health.router,
+    agents.router,
+    runs.router,
+    task_sets.router,
+    evolution.router,
+    proposals.router,
+    promotions.router,
+    artifacts.router,
+    chat.router,
+)

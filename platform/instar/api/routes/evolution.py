@@ -1,0 +1,72 @@
+"""Evolution: quote a night, start it, follow it, cancel it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query
+
+from instar.api.auth import Operator, Viewer
+from instar.api.idempotency import HEADER, IdempotentRoute
+from instar.api.pages import After, Limit, Page
+from instar.api.problems import documented
+from instar.evolution import service
+from instar.evolution.schemas import EvolutionSpec, RunEvent, RunStatus
+from instar_core.evolution import Quote
+
+router = APIRouter(
+    prefix="/v1/evolution",
+    tags=["evolution"],
+    route_class=IdempotentRoute,
+    responses=documented(400, 401, 403, 404, 409, 413, 422, 500, 502, 503),
+)
+Key = Annotated[str | None, Header(alias=HEADER, include_in_schema=False)]
+Seq = Annotated[int, Query(ge=0, le=2**62, description="events after this number")]
+
+
+@router.post("/quote")
+async def create_quote(spec: EvolutionSpec, caller: Operator) -> Quote:
+    """What a run would take, and the smallest gain it could detect; spends nothing."""
+    return await service.create_quote(caller.db, caller.project_id, spec)
+
+
+@router.post("/runs", status_code=201)
+async def start_evolution_run(spec: EvolutionSpec, caller: Operator, key: Key = None) -> RunStatus:
+    """Starts a run; a worker takes it up. The same idempotency key starts it once."""
+    return await service.start_run(
+        caller.db, caller.project_id, spec, by=caller.author.name, idempotency_key=key
+    )
+
+
+@router.get("/runs")
+async def list_evolution_runs(
+    caller: Viewer, limit: Limit = 50, after: After = None
+) -> Page[RunStatus]:
+    """The project's evolution runs, newest first."""
+    page = await service.list_runs(caller.db, caller.project_id, limit=limit, cursor=after)
+    return Page(data=page.items, next=page.next_cursor)
+
+
+@router.get("/runs/{run_id}")
+async def read_evolution_run(run_id: UUID, caller: Viewer) -> RunStatus:
+    """Where a run stands: phase, spend, scores, verdict."""
+    return await service.read_run(caller.db, caller.project_id, str(run_id))
+
+
+@router.post("/runs/{run_id}/cancel")
+async def cancel_evolution_run(run_id: UUID, caller: Operator) -> RunStatus:
+    """Asks a run to stop; it ends as ``cancelled`` once its worker has seen it."""
+    return await service.cancel_run(
+        caller.db, caller.project_id, str(run_id), by=caller.author.name
+    )
+
+
+@router.get("/runs/{run_id}/events")
+async def list_run_events(
+    run_id: UUID, caller: Viewer, after: Seq = 0, limit: Limit = 200
+) -> list[RunEvent]:
+    """The run's events after a number, gap-free and in order."""
+    return await service.list_events(
+        caller.db, caller.project_id, str(run_id), after_seq=after, limit=limit
+    )

@@ -1,0 +1,65 @@
+"""Proposals: candidates that passed, or did not; people with the right decide."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from fastapi import APIRouter
+
+from instar.api.auth import Approver, Viewer
+from instar.api.idempotency import IdempotentRoute
+from instar.api.pages import After, Limit, Page
+from instar.api.problems import documented
+from instar.api.schemas import DecisionIn
+from instar.evolution import service
+from instar.evolution.schemas import PromotionView, ProposalView
+
+router = APIRouter(
+    prefix="/v1/proposals",
+    tags=["proposals"],
+    route_class=IdempotentRoute,
+    responses=documented(400, 401, 403, 404, 409, 413, 422, 500, 503),
+)
+
+
+@router.get("")
+async def list_proposals(
+    caller: Viewer, limit: Limit = 50, after: After = None
+) -> Page[ProposalView]:
+    """The project's proposals, newest first."""
+    page = await service.list_proposals(caller.db, caller.project_id, limit=limit, cursor=after)
+    return Page(data=page.items, next=page.next_cursor)
+
+
+@router.get("/{proposal_id}")
+async def read_proposal(proposal_id: UUID, caller: Viewer) -> ProposalView:
+    """One proposal with its evidence in words."""
+    return await service.read_proposal(caller.db, caller.project_id, str(proposal_id))
+
+
+@router.post("/{proposal_id}/approve")
+async def approve_proposal(
+    proposal_id: UUID, decision: DecisionIn, caller: Approver
+) -> PromotionView:
+    """Promotes what was tested, unless the label moved meanwhile (409, stale)."""
+    return await service.approve_proposal(
+        caller.db,
+        caller.project_id,
+        str(proposal_id),
+        by=caller.author.name,
+        note=decision.reason,
+    )
+
+
+@router.post("/{proposal_id}/reject")
+async def reject_proposal(
+    proposal_id: UUID, decision: DecisionIn, caller: Approver
+) -> ProposalView:
+    """Closes a proposal without promoting it."""
+    return await service.reject_proposal(
+        caller.db,
+        caller.project_id,
+        str(proposal_id),
+        by=caller.author.name,
+        note=decision.reason,
+    )

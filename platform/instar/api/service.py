@@ -1,0 +1,101 @@
+"""The service behind the routes: settings, database, agents; one per process, made at start-up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from instar.api.problems import ProblemError
+from instar.models.base import Embedder, ModelClient
+from instar.runtime.service import AgentService
+from instar.settings import Settings
+from instar.store.migrate import Readiness, check
+from instar.store.projects import list_api_keys
+from instar.store.session import Database
+from instar.store.system import list_projects
+from instar_core.errors import PrerequisiteError
+
+__all__ = ["Overrides", "Service", "database_url"]
+
+_CHECK_EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What a test or an embedding program puts in place of the service's own parts."""
+
+    models: Callable[[str], ModelClient] | None = None
+    embedder: Embedder | None = None
+
+
+def database_url(settings: Settings) -> str:
+    """The URL of the service's own role.
+
+    Raises:
+        PrerequisiteError: If the settings name none.
+    """
+    if settings.app_database_url:
+        return settings.app_database_url
+    raise PrerequisiteError(
+        "The API has no database: INSTAR_APP_DATABASE_URL is not set.",
+        remedy="Start everything with `instar up`, which sets it, or set it to the URL of the role "
+        "instar_app.",
+    )
+
+
+@dataclass(slots=True)
+class Service:
+    """What every request shares. Open it in the event loop that serves."""
+
+    settings: Settings
+    db: Database
+    agents: AgentService
+    _ready: bool = False
+    _checked: float = field(default=float("-inf"))
+    _reason: str = ""
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @classmethod
+    def open(cls, settings: Settings, overrides: Overrides) -> Service:
+        """The service of this process; opens no connection yet."""
+        db = Database(database_url(settings))
+        agents = AgentService(db, settings, models=overrides.models, embedder=overrides.embedder)
+        return cls(settings=settings, db=db, agents=agents)
+
+    async def close(self) -> None:
+        """Ends tool servers and connections."""
+        await self.agents.close()
+        await self.db.close()
+
+    async def has_key(self) -> bool:
+        """Whether any project has a key that still works."""
+        async with self.db.system() as session:
+            projects = await list_projects(session)
+        for project_id in projects:
+            async with self.db.transaction(project_id) as session:
+                keys = await list_api_keys(session, project_id)
+            if any(key.revoked_at is None for key in keys):
+                return True
+        return False
+
+    async def schema(self) -> Readiness:
+        """Whether the database has exactly this version's schema, asked anew."""
+        return await asyncio.to_thread(check, self.db.url)
+
+    async def require_ready(self) -> None:
+        """Lets requests through once the schema was found to be right.
+
+        Raises:
+            ProblemError: ``not-ready``, with the reason.
+        """
+        if self._ready:
+            return
+        async with self._lock:
+            if not self._ready and time.monotonic() - self._checked > _CHECK_EVERY_S:
+                found = await self.schema()
+                self._ready, self._reason = found
+                self._checked = time.monotonic()
+        if not self._ready:
+            raise ProblemError("not-ready", f"The service is not ready: {self._reason}")

@@ -1,0 +1,232 @@
+"""How the API behaves whatever is asked: keys, problems, idempotency, limits, OpenAPI."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from instar.api.app import create_app
+from instar.settings import Settings
+
+pytestmark = pytest.mark.postgres
+PROBLEM = "application/problem+json"
+
+
+def routes(api: Any) -> list[tuple[str, str]]:
+    """Every method and path of the OpenAPI document."""
+    paths = api.bare().get("/openapi.json").json()["paths"]
+    return [(method, path) for path, methods in paths.items() for method in methods]
+
+
+def filled(path: str) -> str:
+    """A path with something in each of its places."""
+    for part in ("run_id", "proposal_id", "promotion_id"):
+        path = path.replace("{" + part + "}", "01890000-0000-7000-8000-000000000000")
+    return path.replace("{", "").replace("}", "")
+
+
+def test_s108_every_route_but_health_needs_a_key(api: Any) -> None:
+    bare = api.bare()
+    wrong = {"Authorization": "Bearer instar_not-a-key"}
+    checked = 0
+    for method, path in routes(api):
+        if not path.startswith("/v1"):
+            continue
+        for headers in ({}, wrong, {"Authorization": "Basic x"}):
+            answer = bare.request(method, filled(path), headers=headers, json={})
+            assert answer.status_code == 401, (method, path)
+            assert answer.headers["content-type"] == PROBLEM or "chat" in path
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+        checked += 1
+    assert checked >= 30
+    assert bare.get("/healthz").json() == {"status": "ok"}
+    assert bare.get("/version").json()["version"]
+
+
+def test_s108_a_bind_to_other_machines_without_any_key_is_refused(database: Any) -> None:
+    import asyncio
+
+    from instar_core.errors import PrerequisiteError
+
+    settings = Settings(app_database_url=database.app_url, api={"host": "0.0.0.0"})
+    app = create_app(settings)
+
+    async def start() -> None:
+        async with app.router.lifespan_context(app):
+            raise AssertionError("it started")
+
+    with pytest.raises(PrerequisiteError, match=r"0\.0\.0\.0"):
+        asyncio.run(start())
+
+
+def test_a33_ids_of_another_project_are_404_on_every_route(api: Any, agent_body: Any) -> None:
+    ours, theirs = api.client("admin"), api.client("other")
+    ours.post("/v1/agents", json=agent_body(name="name", label="label"))
+    for method, path in routes(api):
+        if "{" not in path or not path.startswith("/v1"):
+            continue
+        if method == "post" and path.endswith("/versions"):
+            continue  # creates in the caller's own project
+        body = {"version": 1, "input": "x", "reason": ""}
+        allowed = {"put": ("version",), "post": ("input",) if "runs" in path else ("reason",)}
+        chosen = {key: body[key] for key in allowed.get(method, ())}
+        if path.endswith("/cancel"):
+            chosen = {}
+        answer = theirs.request(method, filled(path), json=chosen or None)
+        assert answer.status_code in (404, 422), (method, path, answer.text)
+        assert "version one" not in answer.text
+
+
+def test_errors_are_problems_with_a_stable_type_and_a_remedy(api: Any) -> None:
+    client = api.client("admin")
+    cases = [
+        (client.get("/v1/agents/none"), 404, "not-found"),
+        (client.get("/nowhere"), 404, "not-found"),
+        (client.patch("/v1/agents"), 405, "method-not-allowed"),
+        (client.post("/v1/agents", json={}), 422, "validation"),
+        (client.post("/v1/agents", content=b"{"), 422, "validation"),
+        (client.get("/v1/runs/7"), 422, "validation"),
+        (client.get("/v1/agents?limit=0"), 422, "validation"),
+        (client.post("/v1/artifacts/agent/x/versions", json={"content": 1}), 400, "invalid"),
+        (api.client("reader").post("/v1/agents", json={}), 403, "forbidden"),
+    ]
+    for answer, status, code in cases:
+        assert answer.status_code == status, answer.text
+        assert answer.headers["content-type"] == PROBLEM
+        body = answer.json()
+        assert body["type"] == f"urn:instar:problem:{code}"
+        assert body["status"] == status
+        assert body["title"] and body["detail"]
+        assert body["instance"] == answer.request.url.path
+
+
+def test_the_same_key_and_request_get_the_same_answer_and_do_it_once(
+    api: Any, agent_body: Any
+) -> None:
+    client = api.client("admin")
+    headers = {"Idempotency-Key": "save-1"}
+    first = client.post("/v1/agents", json=agent_body(), headers=headers)
+    again = client.post("/v1/agents", json=agent_body(), headers=headers)
+    assert first.status_code == again.status_code == 201
+    assert first.json() == again.json()
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert client.get("/v1/agents/desk").json()["last_version"] == 1
+    other = client.post("/v1/agents", json=agent_body(version="two"), headers=headers)
+    assert other.status_code == 422
+    assert other.json()["type"] == "urn:instar:problem:idempotency-key-reused"
+    # Another project's keys are its own.
+    theirs = api.client("other").post("/v1/agents", json=agent_body(), headers=headers)
+    assert theirs.status_code == 201
+    assert "Idempotency-Replayed" not in theirs.headers
+
+
+def test_errors_of_the_request_are_kept_too_and_the_key_is_checked(api: Any) -> None:
+    client = api.client("admin")
+    headers = {"Idempotency-Key": "bad-1"}
+    answers = [client.post("/v1/agents", json={}, headers=headers) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [422, 422]
+    assert answers[0].json() == answers[1].json()
+    assert answers[1].headers["content-type"].startswith(PROBLEM)
+    long = client.post("/v1/agents", json={}, headers={"Idempotency-Key": "k" * 201})
+    assert long.status_code == 400
+
+
+def test_a_server_error_is_not_kept_so_that_trying_again_can_succeed(
+    api: Any, agent_body: Any, scripts: Any
+) -> None:
+    client = api.client("admin")
+    client.post("/v1/agents", json=agent_body(label="production"))
+    headers = {"Idempotency-Key": "run-1"}
+    body = {"input": "fail please"}
+    assert client.post("/v1/agents/desk/runs", json=body, headers=headers).status_code == 502
+    assert client.post("/v1/agents/desk/runs", json=body, headers=headers).status_code == 502
+    assert len(client.get("/v1/agents/desk/runs").json()["data"]) == 2
+
+
+def test_the_same_key_at_once_does_the_work_once(api: Any, agent_body: Any) -> None:
+    clients = [api.client("admin") for _ in range(6)]
+
+    def save(client: Any) -> int:
+        headers = {"Idempotency-Key": "together"}
+        status: int = client.post("/v1/agents", json=agent_body(), headers=headers).status_code
+        return status
+
+    with ThreadPoolExecutor(6) as pool:
+        statuses = list(pool.map(save, clients))
+    assert set(statuses) <= {201, 409}
+    assert 201 in statuses
+    assert clients[0].get("/v1/agents/desk").json()["last_version"] == 1
+
+
+def test_a_body_beyond_the_limit_is_refused(api: Any) -> None:
+    pieces = iter([b"x" * 2**20] * 65)
+    answer = api.client("admin").post(
+        "/v1/task-sets", content=pieces, headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code == 413
+    assert answer.headers["content-type"] == PROBLEM
+
+
+def test_text_that_postgres_cannot_hold_is_refused_or_kept_never_a_500(api: Any) -> None:
+    client = api.client("admin")
+    for content in ("a\x00b", {"k": "\x00"}, "ünï ✓ 🦋", {"b": 1, "a": [None, 1.5]}):
+        answer = client.post("/v1/artifacts/prompt/odd/versions", json={"content": content})
+        assert answer.status_code in (201, 400, 422), answer.text
+        if answer.status_code == 201:
+            read = client.get("/v1/artifacts/prompt/odd/versions/latest").json()
+            assert read["content"] == content
+    raw = client.post(
+        "/v1/artifacts/prompt/odd/versions",
+        content=b'{"content": "\\ud800"}',
+        headers={"Content-Type": "application/json"},
+    )
+    assert raw.status_code in (400, 422)
+    for path in ("/v1/agents/a%00b", "/v1/artifacts/prompt/%00", "/v1/artifacts?kind=%00"):
+        assert client.get(path).status_code in (400, 404, 422), path
+
+
+def test_readiness_names_what_is_missing(api: Any) -> None:
+    answer = api.bare().get("/readyz")
+    assert answer.status_code == 503
+    checks = answer.json()["checks"]
+    assert checks["database"] == "ok"
+    assert "broker" in checks["broker"]
+
+
+def test_s116_another_schema_is_not_served(database: Any) -> None:
+    from fastapi.testclient import TestClient
+
+    database.query("update instar.alembic_version set version_num = 'v0000_other'")
+    app = create_app(Settings(app_database_url=database.app_url))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        assert client.get("/healthz").status_code == 200
+        ready = client.get("/readyz")
+        assert ready.status_code == 503
+        assert ready.json()["checks"]["database"] != "ok"
+        answer = client.get("/v1/agents", headers={"Authorization": "Bearer instar_x"})
+        assert answer.status_code == 503
+        assert answer.json()["type"] == "urn:instar:problem:not-ready"
+        assert answer.headers["Retry-After"]
+
+
+def test_openapi_documents_every_error_as_a_problem(api: Any) -> None:
+    document = api.bare().get("/openapi.json").json()
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+    ids = []
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            ids.append(operation["operationId"])
+            if not path.startswith("/v1"):
+                continue
+            responses = operation["responses"]
+            assert {"401", "403", "422", "500", "503"} <= set(responses), (method, path)
+            for status, response in responses.items():
+                if int(status) >= 400:
+                    assert list(response["content"]) == [PROBLEM], (method, path, status)
+            if method == "post":
+                names = [entry["name"] for entry in operation["parameters"]]
+                assert "Idempotency-Key" in names
+            assert operation["security"], (method, path)
+    assert len(set(ids)) == len(ids)

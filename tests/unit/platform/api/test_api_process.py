@@ -1,0 +1,105 @@
+"""The API process: no torch, no side effects of importing, problems that say what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from instar.api.app import create_app, is_loopback
+from instar.api.auth import authenticate
+from instar.api.limits import BodyLimit
+from instar.settings import Settings
+
+HEAVY = ("torch", "transformers", "sentence_transformers", "litellm", "reasoning_gym", "scipy")
+
+
+def test_the_api_process_loads_no_model_library() -> None:
+    code = (
+        "import sys\n"
+        "from instar.api.app import create_app\n"
+        "from instar.settings import Settings\n"
+        "app = create_app(Settings(app_database_url='postgresql://instar_app@localhost/x'))\n"
+        "app.openapi()\n"
+        "from fastapi.testclient import TestClient\n"
+        "with TestClient(app) as client:\n"
+        "    assert client.get('/healthz').status_code == 200\n"
+        "    assert client.get('/version').status_code == 200\n"
+        "    assert client.get('/v1/agents').status_code == 401\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_importing_the_module_makes_no_application() -> None:
+    code = "import instar.api.app as m; print('app' in vars(m))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("example.org", False),
+    ],
+)
+def test_loopback_addresses(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+def test_an_api_without_a_database_url_says_how_to_get_one() -> None:
+    import asyncio
+
+    from instar_core.errors import PrerequisiteError
+
+    app = create_app(Settings(app_database_url=None))
+
+    async def start() -> None:
+        async with app.router.lifespan_context(app):
+            raise AssertionError("it started")
+
+    with pytest.raises(PrerequisiteError, match="INSTAR_APP_DATABASE_URL"):
+        asyncio.run(start())
+
+
+def test_every_v1_route_authenticates() -> None:
+    app = create_app(Settings(app_database_url="postgresql://instar_app@localhost/x"))
+    for path, methods in app.openapi()["paths"].items():
+        for operation in methods.values():
+            assert bool(operation.get("security")) is path.startswith("/v1"), path
+    assert authenticate is not None
+
+
+def test_a_body_that_grows_beyond_the_limit_is_refused() -> None:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse, Response
+    from starlette.routing import Route
+    from starlette.testclient import TestClient
+
+    async def read(request: Request) -> Response:
+        return PlainTextResponse(str(len(await request.body())))
+
+    inner = Starlette(routes=[Route("/", read, methods=["POST"])])
+    client = TestClient(BodyLimit(inner, limit=10))
+    assert client.post("/", content=b"x" * 10).text == "10"
+    assert client.post("/", content=b"x" * 11).status_code == 413
+
+    def pieces():  # type: ignore[no-untyped-def]
+        for _ in range(5):
+            yield b"xxxx"
+
+    assert client.post("/", content=pieces()).status_code == 413
