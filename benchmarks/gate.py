@@ -84,6 +84,8 @@ def _demo_holds(report: Report) -> list[str]:
         faults.append(f"the demo's run ended as {report.get('state')!r}: {report.get('reason')}")
     if not report.get("calls"):
         faults.append("the agent was not called through REST")
+    if report.get("state") == "succeeded" and not report.get("openai", {}).get("changed"):
+        faults.append(f"roll back did not change the answering version: {report.get('openai')}")
     return faults
 
 

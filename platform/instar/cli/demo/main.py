@@ -14,6 +14,7 @@ from instar_core.errors import ConflictError, InfrastructureError, NotFoundError
 
 __all__ = ["main"]
 
+_KEPT = ("id", "state", "reason", "verdict", "proposal_id", "promotion_id")
 TERMINAL = {"succeeded", "no_improvement", "failed", "cancelled", "budget_exhausted"}
 POLL_S = 1.0
 AWAY_S = 180.0
@@ -102,7 +103,7 @@ def _follow(client: Client, run_id: str, show: Show) -> dict[str, Any]:
         while True:
             try:
                 run: dict[str, Any] = client.get(path_of("evolution", "runs", run_id))
-                page = client.get(path_of("evolution", "runs", run_id, "events"), after=seen)
+                events = client.get(path_of("evolution", "runs", run_id, "events"), after=seen)
                 away_since = None
             except InfrastructureError as error:
                 away_since = away_since or time.monotonic()
@@ -113,7 +114,7 @@ def _follow(client: Client, run_id: str, show: Show) -> dict[str, Any]:
                     ) from error
                 time.sleep(POLL_S)
                 continue
-            for event in page["data"]:
+            for event in events:
                 seen = event["seq"]
                 bars.event(event)
             bars.update(run)
@@ -124,7 +125,7 @@ def _follow(client: Client, run_id: str, show: Show) -> dict[str, Any]:
 
 def _report(client: Client, plan: Plan, run: dict[str, Any]) -> dict[str, Any]:
     """What the run found, with the proposal's estimates and what was learned."""
-    report: dict[str, Any] = {key: run.get(key) for key in ("id", "state", "reason", "verdict")}
+    report: dict[str, Any] = {key: run.get(key) for key in _KEPT}
     report |= {
         "words": run.get("verdict_words", ""),
         "before": run.get("baseline_mean"),

@@ -117,7 +117,7 @@ class Show:
             f"(production is version {report['production_version']}). Look next:\n"
             f"  instar evolve status {report['id']}\n"
             "  instar artifact list\n"
-            f"  {report['address']}/docs (every route)\n"
+            f"  {report['address']}/openapi.json (every route)\n"
             "  instar down (stops it)",
             markup=False,
         )
