@@ -1,8 +1,8 @@
 """The demo as a check: ``python -m benchmarks.demo --json`` runs it in a fresh data directory.
 
 The whole main job on free ports: install, start, evolve, test on the sealed split, promote, call.
-Then the official OpenAI client asks for ``agent/…@production``, the promotion is rolled back, and the
-client asks again: the answers must come from the promoted version and then from the old one.
+Then the official OpenAI client asks for ``agent/…@production``, the promotion is rolled back, and
+the client asks again: the answers must come from the promoted version and then from the old one.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _ask_openai(environment: dict[str, str], question: str) -> str:
     """Which version answers the official client."""
     from openai import OpenAI
 
-    key = (Path(environment["INSTAR_DATA_DIR"]) / "secrets" / "api_key").read_text().strip()
+    key = (Path(environment["INSTAR_DATA_DIR"]) / "api.key").read_text().strip()
     client = OpenAI(base_url=environment["INSTAR_URL"] + "/v1", api_key=key, max_retries=0)
     with client:
         answer = client.chat.completions.create(
