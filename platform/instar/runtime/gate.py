@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
+from instar.models.litellm_client import INVALID_ARGUMENTS
 from instar.runtime.tools.listing import Catalogue, ToolEntry
 from instar.runtime.tools.schemas import argument_problem
 from instar_core.base import Frozen, short
@@ -68,6 +69,13 @@ async def examine(
             allowed=False,
             rule="not_offered",
             reason=f"There is no tool {short(call.name, 80)!r}. Tools: {known}.",
+        )
+    unread = call.arguments.get(INVALID_ARGUMENTS)
+    if unread is not None and INVALID_ARGUMENTS not in entry.schema.get("properties", {}):
+        return GateDecision(
+            allowed=False,
+            rule="arguments",
+            reason=f"The arguments of {call.name} must be a JSON object, not {short(str(unread))}.",
         )
     try:
         return await gate.examine(call, entry, candidate)

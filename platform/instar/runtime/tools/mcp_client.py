@@ -48,7 +48,8 @@ class McpConnection:
     @property
     def alive(self) -> bool:
         """Whether calls can be made: connected, and the process is running."""
-        return self._client is not None and self.server.exit_code is None
+        ended = self.server.closed or self.server.exit_code is not None
+        return self._client is not None and not ended
 
     async def start(self) -> Listing:
         """Starts the server, agrees on a protocol era and lists its tools.
@@ -102,8 +103,8 @@ class McpConnection:
         from mcp_types import CONNECTION_CLOSED
 
         client = self._client
-        if client is None or self.server.exit_code is not None:
-            raise self._gone(tool)
+        if client is None or not self.alive:
+            raise await self._gone(tool)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.config.call_timeout_s
         idle = self.config.idle_timeout_s
@@ -120,8 +121,8 @@ class McpConnection:
             seconds = self.config.call_timeout_s if loop.time() >= deadline else idle
             return self._error(f"{tool} timed out: {seconds:g} s without {waited}")
         except MCPError as error:
-            if error.code == CONNECTION_CLOSED or self.server.exit_code is not None:
-                raise self._gone(tool) from error
+            if error.code == CONNECTION_CLOSED or not self.alive:
+                raise await self._gone(tool) from error
             return self._error(f"{tool} failed: {error.message}")
         except (RuntimeError, ValueError) as error:
             return self._error(f"{tool} gave an unusable result: {error}")
@@ -196,11 +197,12 @@ class McpConnection:
             remedy="Run that command by hand to see why, then correct the registration.",
         )
 
-    def _gone(self, tool: str) -> ToolServerError:
+    async def _gone(self, tool: str) -> ToolServerError:
+        code = await self.server.wait(1.0)
         words = self.server.last_words() or self._failure
         said = f" Its last words: {words!r}." if words else ""
         return ToolServerError(
-            f"MCP server {self.config.name!r} is gone (exit code {self.server.exit_code}) "
+            f"MCP server {self.config.name!r} is gone (exit code {code}) "
             f"and could not carry out {tool!r}.{said}",
             remedy="See the server's own log; it is started again for the next call.",
         )

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -92,7 +94,7 @@ class PythonTools:
                 if inspect.iscoroutinefunction(function.run):
                     value = await function.run(**values)
                 else:
-                    value = await asyncio.to_thread(function.run, **values)
+                    value = await _in_thread(function.run, values)
             return self._text(value if isinstance(value, str) else _as_json(value))
         except TimeoutError:
             self.dirty = True
@@ -106,6 +108,35 @@ class PythonTools:
     def _text(self, text: str, *, is_error: bool = False) -> ToolResult:
         shown, cut = cap_text(text, self.config.max_output_bytes)
         return ToolResult(text=shown, is_error=is_error, cut_bytes=cut)
+
+
+async def _in_thread(run: Callable[..., Any], values: dict[str, Any]) -> Any:
+    """The function's result from a thread that does not hold up the end of the process.
+
+    A thread of the loop's own pool would: closing the loop waits for it, however long it hangs.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(value)
+        else:
+            done.set_exception(error)
+
+    def work() -> None:
+        value, failure = None, None
+        try:
+            value = run(**values)
+        except Exception as error:  # noqa: BLE001 - raised again where it is awaited
+            failure = error
+        with suppress(RuntimeError):  # the loop may be closed by now
+            loop.call_soon_threadsafe(settle, value, failure)
+
+    threading.Thread(target=work, daemon=True, name="instar-python-tool").start()
+    return await done
 
 
 def _as_json(value: Any) -> str:

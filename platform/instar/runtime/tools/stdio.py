@@ -62,6 +62,7 @@ class StdioServer:
         self.max_message_bytes = max_message_bytes
         self.listed: dict[str, ListedTool] = {}
         self.set_aside: list[str] = []
+        self.closed = False  # the server closed its end of the pipe
         self._process: asyncio.subprocess.Process | None = None
         self._last_words: deque[bytes] = deque()
         self._last_size = 0
@@ -75,6 +76,13 @@ class StdioServer:
     def pid(self) -> int | None:
         """Process id of the server, which is also its process group."""
         return None if self._process is None else self._process.pid
+
+    async def wait(self, timeout_s: float) -> int | None:
+        """The exit code, waiting a moment for a server that is just ending."""
+        if self._process is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), timeout_s)
+        return self.exit_code
 
     def last_words(self) -> str:
         """The end of what the server wrote to stderr (and of stray output on stdout)."""
@@ -190,6 +198,7 @@ class StdioServer:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # the client is gone; stopping is under way
         finally:
+            self.closed = True
             inbox.close()
 
     async def _deliver(self, line: bytes, inbox: Inbox) -> None:

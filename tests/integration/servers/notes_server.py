@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
 
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 
 server = MCPServer("notes")
 
 
 def _database() -> sqlite3.Connection:
-    connection = sqlite3.connect(os.environ["NOTES_DB"])
+    connection = sqlite3.connect(os.environ["NOTES_DB"], isolation_level=None)
     connection.execute("create table if not exists notes (id text primary key, text text)")
     return connection
 
@@ -19,7 +21,7 @@ def _database() -> sqlite3.Connection:
 @server.tool()
 def write_note(id: str, text: str) -> str:
     """Writes or replaces a note."""
-    with _database() as connection:
+    with closing(_database()) as connection:
         connection.execute("insert or replace into notes values (?, ?)", (id, text))
     return f"note {id} written"
 
@@ -27,21 +29,16 @@ def write_note(id: str, text: str) -> str:
 @server.tool()
 def read_note(id: str) -> str:
     """Reads a note."""
-    row = _database().execute("select text from notes where id = ?", (id,)).fetchone()
+    with closing(_database()) as connection:
+        row = connection.execute("select text from notes where id = ?", (id,)).fetchone()
     if row is None:
-        raise ValueError(f"there is no note {id!r}")
+        raise ToolError(f"there is no note {id!r}")
     return str(row[0])
 
 
 @server.tool()
-def repeat(text: str, times: int) -> str:
-    """Gives the text back many times over."""
-    return text * times
-
-
-@server.tool()
 def process_id() -> str:
-    """The id of this server's process."""
+    """The id of this server's process, which differs between copies."""
     return str(os.getpid())
 
 
