@@ -32,6 +32,8 @@ MARKER = "installation.json"
 """File in the data directory that says a database was set up here, and which."""
 
 _COMMAND = "python -m instar.store.migrate upgrade"
+# Every start makes the next months' partitions; a service that runs longer does so by itself.
+_MONTHS_AHEAD = 2
 _LOCK = "select pg_advisory_xact_lock(hashtextextended('instar.migrate', 0))"
 
 
@@ -149,6 +151,10 @@ def _upgrade(connection: Connection, app_password: str | None, data_dir: Path | 
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
     connection.exec_driver_sql(f"set local role {OWNER_ROLE}")
+    connection.execute(
+        text(f"select {SCHEMA}.create_partitions(:months, clock_timestamp())"),
+        {"months": _MONTHS_AHEAD},
+    )
     installation = str(
         connection.execute(text(f"select id from {SCHEMA}.installation")).scalar_one()
     )

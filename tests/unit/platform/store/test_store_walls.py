@@ -173,6 +173,18 @@ def test_the_application_role_may_not(database: MigratedDatabase, statement: str
             connection.execute(statement.encode())
 
 
+def test_the_application_may_insert_into_every_table_of_a_project(
+    database: MigratedDatabase,
+) -> None:
+    may_not = database.query(
+        "select c.relname from pg_class c where c.relnamespace = 'instar'::regnamespace "
+        "and c.relkind in ('r', 'p') and not c.relispartition and not ("
+        "has_table_privilege('instar_app', c.oid, 'insert') and (c.relname = 'sealed_task' "
+        "or has_table_privilege('instar_app', c.oid, 'select'))) order by 1"
+    )
+    assert may_not == [("alembic_version",), ("installation",)]
+
+
 def test_the_roles_are_what_the_design_says(database: MigratedDatabase) -> None:
     rows = database.query(
         "select rolname, rolcanlogin, rolbypassrls, rolsuper, rolcreaterole, rolcreatedb "
