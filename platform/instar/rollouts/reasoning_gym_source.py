@@ -13,14 +13,13 @@ from urllib.parse import parse_qsl
 
 from instar.rollouts.taskset import SplitShares, TaskSet, load_task_set
 from instar.rollouts.verifiers.reasoning_gym import open_dataset, read_entry
-from instar_core.base import JsonValue
+from instar_core.base import JsonValue, content_hash
 from instar_core.errors import UserError, VerifierError
 from instar_core.tasks import Split, Task, VerifierSpec
 
 __all__ = ["PREFIX", "open_task_source", "reasoning_gym_tasks"]
 
 PREFIX = "reasoning_gym:"
-_SEED_STEP = 1_000_003
 
 
 def open_task_source(spec: str) -> TaskSet:
@@ -68,11 +67,12 @@ def _tasks(dataset: str, size: int, seed: int, options: dict[str, JsonValue]) ->
     seen: set[str] = set()
     tasks: list[Task] = []
     order: tuple[Split, ...] = ("sealed", "validation", "train")
-    for place, split in enumerate(order):
+    for split in order:
         count = counts[split]
         if count < 1:
             continue
-        own_seed = seed + place * _SEED_STEP
+        # Generators use seed + index for an entry: neighbouring seeds would share most questions.
+        own_seed = int(content_hash([seed, split])[:7], 16)
         generator = open_dataset(dataset, size=count, seed=own_seed, options=options)
         for index in range(count):
             entry = read_entry(generator, index)

@@ -57,14 +57,20 @@ class Exact:
         config = read_config(ExactConfig, task)
         wanted = [str(_expected(task, config.answer)), *config.accept]
         given = trajectory.answer[:MAX_ANSWER]
-        if config.after:
-            given = given.rpartition(config.after)[2]
+        given = _after(given, config.after)
         level = _levelled(given, config.ignore_case)
         if any(level == _levelled(one, config.ignore_case) for one in wanted):
             return score(self.name, 1.0, "The answer is right.")
         return score(
             self.name, 0.0, f"The answer was {quoted(given)}; expected was {quoted(wanted[0])}."
         )
+
+
+def _after(text: str, marker: str) -> str:
+    """What follows the last marker; nothing where a wanted marker is missing."""
+    if not marker:
+        return text
+    return text.rpartition(marker)[2] if marker in text else ""
 
 
 def _levelled(text: str, ignore_case: bool) -> str:
@@ -106,8 +112,7 @@ class Numeric:
         config = read_config(NumericConfig, task)
         wanted = self._wanted(task, config)
         text = trajectory.answer[:MAX_ANSWER]
-        if config.after:
-            text = text.rpartition(config.after)[2]
+        text = _after(text, config.after)
         given = _last_number(text)
         if given is None:
             return score(self.name, 0.0, f"The answer {quoted(text)} holds no number.")

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from instar.runtime.text_tools import parse_reply, render_call, render_tools
-from instar_core.base import canonical_json
+from instar_core.base import JsonValue, canonical_json
 from instar_core.messages import ToolCall, ToolDefinition
 
-RIGHT = {"queue": "harbor", "ticket": 7}
+RIGHT: dict[str, JsonValue] = {"queue": "harbor", "ticket": 7}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ RIGHT = {"queue": "harbor", "ticket": 7}
 )
 def test_a_well_meant_call_is_read(reply: str) -> None:
     call = parse_reply(reply, call_id="x").call
-    assert call == ToolCall(id="x", name="assign", arguments=dict(RIGHT))
+    assert call == ToolCall(id="x", name="assign", arguments=RIGHT)
 
 
 @pytest.mark.parametrize(
