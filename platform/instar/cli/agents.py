@@ -20,17 +20,20 @@ app = typer.Typer(help="Agents: list, create, run.", no_args_is_help=True)
 def list_(json: Json = False) -> None:
     """List the agents of the project."""
     rows = list(Client().pages(path_of("agents")))
-    emit(rows, json, table(rows, ("name", "version", "labels", "model", "created_at")))
+    emit(rows, json, table(rows, ("name", "last_version", "labels", "created_at")))
 
 
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(help="Name of the agent.")],
     file: Annotated[Path, typer.Option("--file", help="JSON file: components and harness.")],
+    label: Annotated[str, typer.Option(help="Label to point to the new version.")] = "",
     json: Json = False,
 ) -> None:
     """Save an agent, or a new version of one, from a file."""
-    body = {"name": name, **read_json(file)}
+    body = {**read_json(file), "name": name}
+    if label:
+        body["label"] = label
     found = Client().post(path_of("agents"), body)
     emit(found, json, f"agent {name} has version {found.get('version')}")
 
@@ -51,13 +54,11 @@ def run(
 
 
 def _run_words(run: dict[str, Any]) -> str:
-    lines = [str(run.get("answer") or run.get("output") or "(no text)")]
-    for call in run.get("tool_calls") or ():
-        lines.append(f"tool: {call.get('name')} {call.get('arguments')}")
-    lines.append(f"[{name_of(run)}: {run.get('stop', run.get('state', ''))}]")
+    lines = []
+    for step in run["steps"]:
+        for call in step["message"].get("tool_calls") or ():
+            lines.append(f"calls {call['name']} {call['arguments']}")
+    lines.append(run["answer"] or run["error"] or "(no text)")
+    ending = run["stop"] or run["state"]
+    lines.append(f"[{run['agent']} version {run['version']}, run {run['id']}: {ending}]")
     return "\n".join(lines)
-
-
-def name_of(run: dict[str, Any]) -> str:
-    """Which agent and version answered."""
-    return f"{run.get('agent', 'agent')} version {run.get('version', '?')}"

@@ -9,6 +9,7 @@ import typer
 
 from instar.cli.client import Client, path_of
 from instar.cli.output import Json, emit, table
+from instar_core.errors import NotFoundError, UserError
 
 __all__ = ["app"]
 
@@ -24,7 +25,7 @@ def list_(
 ) -> None:
     """List the artifacts of the project."""
     rows = list(Client().pages(path_of("artifacts"), kind=kind or None))
-    emit(rows, json, table(rows, ("kind", "name", "latest", "labels", "created_at")))
+    emit(rows, json, table(rows, ("kind", "name", "last_version", "labels", "created_at")))
 
 
 @app.command()
@@ -79,8 +80,22 @@ def rollback(
     kind: _Kind,
     name: _Name,
     label: Annotated[str, typer.Option(help="Label that goes back.")] = "production",
+    why: Annotated[str, typer.Option(help="Reason, kept with the promotion.")] = "",
     json: Json = False,
 ) -> None:
-    """Move a label back to the version that it named before."""
-    found = Client().post(path_of("artifacts", kind, name, "rollback"), {"label": label})
-    emit(found, json, f"{kind} {name}: {label} names version {found.get('version')} again")
+    """Undo the newest promotion of an agent: its label goes back."""
+    if kind != "agent":
+        raise UserError(
+            f"only agents are promoted; {kind!r} is none.",
+            remedy="Move the label yourself: instar artifact label KIND NAME LABEL VERSION.",
+        )
+    client = Client()
+    for promotion in client.pages(path_of("promotions")):
+        ours = promotion["agent"] == name and promotion["label"] == label
+        if ours and promotion["state"] != "rolled_back":
+            path = path_of("promotions", promotion["id"], "rollback")
+            found = client.post(path, {"reason": why})
+            words = f"agent {name}: {label} names version {found['from_version']} again"
+            emit(found, json, words)
+            return
+    raise NotFoundError(f"no promotion of agent {name!r} under the label {label!r} is in force.")

@@ -158,20 +158,21 @@ def proposals(json: Json = False) -> None:
 @app.command()
 def approve(
     proposal: Annotated[str, typer.Argument(help="Id of the proposal.")],
-    note: Annotated[str, typer.Option(help="Why.")] = "",
+    why: Annotated[str, typer.Option(help="Reason, kept with the decision.")] = "",
     json: Json = False,
 ) -> None:
     """Approve a proposal: its version is promoted."""
-    found = Client().post(path_of("proposals", proposal, "approve"), {"note": note})
-    emit(found, json, f"proposal {proposal} is {found.get('state', 'approved')}")
+    found = Client().post(path_of("proposals", proposal, "approve"), {"reason": why})
+    words = f"{found['agent']}: {found['label']} names version {found['to_version']} now"
+    emit(found, json, f"{words} (promotion {found['id']}, {found['state']})")
 
 
 @app.command()
 def reject(
     proposal: Annotated[str, typer.Argument(help="Id of the proposal.")],
-    note: Annotated[str, typer.Option(help="Why.")] = "",
+    why: Annotated[str, typer.Option(help="Reason, kept with the decision.")] = "",
     json: Json = False,
 ) -> None:
     """Reject a proposal: nothing changes in production."""
-    found = Client().post(path_of("proposals", proposal, "reject"), {"note": note})
-    emit(found, json, f"proposal {proposal} is {found.get('state', 'rejected')}")
+    found = Client().post(path_of("proposals", proposal, "reject"), {"reason": why})
+    emit(found, json, f"proposal {proposal} is {found['state']}")

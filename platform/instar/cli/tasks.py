@@ -24,11 +24,11 @@ def import_(
 ) -> None:
     """Import a task set. A broken file is refused whole, with line number and cause."""
     found = Client().post(path_of("task-sets"), {"name": name, "jsonl": read_text(file)})
-    emit(found, json, f"task set {name} has version {found.get('version')}: {found.get('splits')}")
+    emit(found, json, f"task set {name} has version {found['version']}: {found['counts']}")
 
 
 @app.command(name="list")
 def list_(json: Json = False) -> None:
     """List the task sets of the project."""
     rows = list(Client().pages(path_of("task-sets")))
-    emit(rows, json, table(rows, ("name", "version", "splits", "created_at")))
+    emit(rows, json, table(rows, ("name", "version", "counts", "created_at")))

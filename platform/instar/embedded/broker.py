@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from instar.embedded.checks import answers_redis, free_port
+from instar.embedded.checks import ask_redis, free_port
 from instar.embedded.fake_broker import PASSWORD_VARIABLE
 from instar.embedded.files import private_write
 from instar.embedded.services import Command
@@ -58,6 +58,6 @@ def plan_broker(directory: Path, password: str, environment: Mapping[str, str]) 
     command = Command(
         arguments,
         {**environment, PASSWORD_VARIABLE: password},
-        health=lambda _pid: answers_redis(port, password),
+        health=lambda _pid: ask_redis(port, password),
     )
     return Broker(kind, port, f"redis://:{password}@127.0.0.1:{port}/0", command)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import http.client
+import json
 import socket
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from instar_core.errors import PrerequisiteError
 
-__all__ = ["answers_http", "answers_redis", "beats", "free_port", "require_free_port"]
+__all__ = ["Answer", "ask_http", "ask_redis", "ask_beat", "free_port", "require_free_port"]
 
 _TIMEOUT_S = 2.0
+_LONGEST_ANSWER = 20_000
 
 
 def require_free_port(host: str, port: int, variable: str) -> None:
@@ -67,20 +70,38 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def answers_http(host: str, port: int, path: str) -> bool:
-    """Whether a GET of the path answers 200 soon."""
+class Answer(NamedTuple):
+    """What a service says of itself: nothing, that it is ready, or why it is not yet."""
+
+    heard: bool
+    ready: bool = False
+    reason: str = ""
+
+
+def ask_http(host: str, port: int, path: str) -> Answer:
+    """What a GET of the path answers: 200 is ready, anything else is a reason to wait."""
     reach = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     connection = http.client.HTTPConnection(reach, port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", path)
-        return connection.getresponse().status == 200
+        response = connection.getresponse()
+        return Answer(True, response.status == 200, _reason(response.read(_LONGEST_ANSWER)))
     except (OSError, http.client.HTTPException):
-        return False
+        return Answer(False)
     finally:
         connection.close()
 
 
-def answers_redis(port: int, password: str) -> bool:
+def _reason(body: bytes) -> str:
+    """The reason that a service gives in its JSON answer, if it gives one."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return ""
+    return str(found.get("reason", "")) if isinstance(found, dict) else ""
+
+
+def ask_redis(port: int, password: str) -> Answer:
     """Whether a Redis-protocol server on this port takes the password and answers a PING."""
     secret = password.encode("utf-8")
     login = b"*2\r\n$4\r\nAUTH\r\n$%d\r\n%s\r\n*1\r\n$4\r\nPING\r\n" % (len(secret), secret)
@@ -91,18 +112,19 @@ def answers_redis(port: int, password: str) -> bool:
             while got.count(b"\r\n") < 2:
                 piece = link.recv(256)
                 if not piece:
-                    return False
+                    return Answer(True, reason="it hung up")
                 got += piece
-            return got == b"+OK\r\n+PONG\r\n"
+            return Answer(True, got == b"+OK\r\n+PONG\r\n")
     except OSError:
-        return False
+        return Answer(False)
 
 
-def beats(path: Path, pid: int, *, now: float, max_age_s: float = 30.0) -> bool:
+def ask_beat(path: Path, pid: int, *, now: float, max_age_s: float = 30.0) -> Answer:
     """Whether the process ``pid`` has touched its heartbeat file lately."""
     try:
         named = path.read_text(encoding="ascii").strip()
         age = now - path.stat().st_mtime
     except (OSError, UnicodeDecodeError):
-        return False
-    return named == str(pid) and age <= max_age_s
+        return Answer(False)
+    beats = named == str(pid) and age <= max_age_s
+    return Answer(beats, beats)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from instar.embedded.checks import Answer
 from instar.embedded.postgres import PostgresServer
 from instar.embedded.processes import Identity, die_with_parent, identify, stop_process
 
@@ -48,8 +49,8 @@ class Service(ABC):
         """The exit status of the last process, or ``None`` while it runs (or never ran)."""
 
     @abstractmethod
-    def healthy(self) -> bool:
-        """Whether it does its work now."""
+    def ask(self) -> Answer:
+        """How it is: silent, ready, or waiting for something it names."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -96,8 +97,9 @@ class PostgresService(Service):
     def exit_status(self) -> int | None:
         return 1 if self._started and not self.server.running else None
 
-    def healthy(self) -> bool:
-        return self.server.ready()
+    def ask(self) -> Answer:
+        ready = self.server.ready()
+        return Answer(ready, ready)
 
     def stop(self) -> None:
         self._started = False
@@ -115,14 +117,14 @@ class Command:
     Attributes:
         arguments: The command line.
         environment: The whole environment of the process.
-        health: Tells whether the process with this pid works.
+        health: Asks the process with this pid how it is.
         death_signal: What the kernel sends it when the supervisor dies.
         stop_signals: What stops it, mildest first, each with seconds to wait.
     """
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
-    health: Callable[[int], bool]
+    health: Callable[[int], Answer]
     death_signal: signal.Signals = signal.SIGTERM
     stop_signals: tuple[tuple[signal.Signals, float], ...] = field(default=_STOP)
 
@@ -164,9 +166,11 @@ class CommandService(Service):
     def exit_status(self) -> int | None:
         return self._process.poll() if self._process is not None else None
 
-    def healthy(self) -> bool:
+    def ask(self) -> Answer:
         process = self._process
-        return process is not None and process.poll() is None and self.command.health(process.pid)
+        if process is None or process.poll() is not None:
+            return Answer(False)
+        return self.command.health(process.pid)
 
     def stop(self) -> None:
         process = self._process
@@ -189,5 +193,6 @@ class CommandService(Service):
 class OneShot(CommandService):
     """A step that must end well before what comes after it may start (the migration)."""
 
-    def healthy(self) -> bool:
-        return self.exit_status() == 0
+    def ask(self) -> Answer:
+        done = self.exit_status() == 0
+        return Answer(done, done)

@@ -61,7 +61,8 @@ class _Unit:
     recent: int = 0
     last_error: str = ""
     started_at: float = 0.0
-    healthy_at: float = 0.0
+    heard_at: float = 0.0
+    reason: str = ""
     asked_at: float = 0.0
     start_after: float = 0.0
     identity: Identity | None = field(default=None)
@@ -79,7 +80,7 @@ class _Unit:
             started=self.identity.started if self.identity else None,
             address=self.service.address,
             restarts=self.restarts,
-            last_error=self.last_error,
+            last_error=self.last_error or self.reason,
             log=str(self.service.log),
         )
 
@@ -163,22 +164,29 @@ class Supervisor:
         if status is not None:
             self._died(unit, f"ended with status {status}", now)
             return
-        interval = 0.0 if unit.state == "starting" else self._options.health_s
+        eager = unit.state == "starting" and unit.service.required
+        interval = 0.0 if eager else self._options.health_s
         if now - unit.asked_at < interval:
             return
         unit.asked_at = now
-        if unit.service.healthy():
+        answer = unit.service.ask()
+        unit.reason = answer.reason
+        if answer.heard:
+            unit.heard_at = now
+        if answer.ready:
             unit.state = "running"
-            unit.healthy_at = now
             if now - unit.started_at > self._options.calm_s:
                 unit.recent = 0
+        elif answer.heard and not unit.service.required:
+            # It lives and says what it waits for (the engine without a model): no use in a restart.
+            unit.state = "starting"
         else:
             self._not_healthy(unit, now)
 
     def _not_healthy(self, unit: _Unit, now: float) -> None:
         if unit.state != "starting":
             unit.state = "unhealthy"
-            silent = now - max(unit.healthy_at, unit.started_at)
+            silent = now - max(unit.heard_at, unit.started_at)
             if silent > self._options.unhealthy_s:
                 unit.service.stop()
                 self._died(unit, f"did not answer for {silent:.0f} s and was stopped", now)

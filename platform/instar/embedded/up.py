@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from instar.embedded.broker import Broker, plan_broker
-from instar.embedded.checks import answers_http, beats, require_free_port
+from instar.embedded.checks import Answer, ask_beat, ask_http, require_free_port
 from instar.embedded.files import require_free_space
 from instar.embedded.layout import Layout, Marker, Secrets
 from instar.embedded.postgres import PostgresServer
@@ -177,7 +177,9 @@ def plan_services(settings: Settings, layout: Layout, secrets: Secrets) -> list[
     services.append(
         OneShot(
             "install",
-            Command((sys.executable, "-m", "instar.jobs.install"), install, lambda _pid: True),
+            Command(
+                (sys.executable, "-m", "instar.jobs.install"), install, lambda _pid: Answer(True)
+            ),
             after=needs,
             log=layout.logs / "install.log",
         )
@@ -210,7 +212,7 @@ def _plan_own(
                 Command(
                     (sys.executable, "-m", "instar.engine"),
                     environment,
-                    lambda _pid: answers_http(engine.host, engine.port, "/healthz"),
+                    lambda _pid: ask_http(engine.host, engine.port, "/healthz"),
                 ),
                 after=(),
                 log=layout.logs / "engine.log",
@@ -231,7 +233,7 @@ def _plan_own(
                     *("--timeout-graceful-shutdown", "5"),
                 ),
                 environment,
-                lambda _pid: answers_http(api.host, api.port, "/healthz"),
+                lambda _pid: ask_http(api.host, api.port, "/healthz"),
             ),
             after=needs,
             log=layout.logs / "api.log",
@@ -251,7 +253,7 @@ def _beating(
         Command(
             (sys.executable, "-m", f"instar.jobs.{name}"),
             {**environment, "INSTAR_BEAT_FILE": str(beat)},
-            lambda pid: beats(beat, pid, now=time.time()),
+            lambda pid: ask_beat(beat, pid, now=time.time()),
             # A worker asked politely would first finish its job, for minutes, beside the next one.
             death_signal=signal.SIGKILL,
             stop_signals=((signal.SIGTERM, 12.0), (signal.SIGKILL, 5.0)),

@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from instar.embedded.broker import Broker, plan_broker
-from instar.embedded.checks import answers_redis
+from instar.embedded.checks import ask_redis
 from instar.embedded.services import CommandService
 
 PASSWORD = "a long password"
@@ -29,7 +29,7 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     planned = plan_broker(tmp_path, PASSWORD, dict(os.environ))
     service = CommandService("broker", planned.command, after=(), log=tmp_path / "broker.log")
     service.start()
-    while not service.healthy():
+    while not service.ask().ready:
         assert service.exit_status() is None, service.cause()
     yield planned
     service.stop()
@@ -52,7 +52,7 @@ def test_refuses_everybody_else(broker: Broker, secret: str | None) -> None:
     with pytest.raises(redis.exceptions.AuthenticationError):
         client.set("x", "y")
     client.close()
-    assert not answers_redis(broker.port, secret or "")
+    assert not ask_redis(broker.port, secret or "").ready
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_dies_with_its_supervisor(tmp_path: Path) -> None:
         "broker = plan_broker(Path(sys.argv[1]), 'x', dict(os.environ))\n"
         "service = CommandService('b', broker.command, after=(), log=Path(sys.argv[1]) / 'log')\n"
         "service.start()\n"
-        "while not service.healthy(): pass\n"
+        "while not service.ask().ready: pass\n"
         "print(service.identity.pid, flush=True)\n"
         "time.sleep(600)\n"
     )

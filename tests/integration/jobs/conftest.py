@@ -59,7 +59,8 @@ class House:
         """Starts the broker's process (again)."""
         assert self._service is not None
         self._service.start()
-        wait_for(self._service.healthy, "broker up")
+        service = self._service
+        wait_for(lambda: service.ask().ready, "broker up")
 
     def kill_broker(self) -> None:
         """Ends the broker with everything it holds."""
