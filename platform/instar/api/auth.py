@@ -20,9 +20,18 @@ from instar.store.projects import resolve_api_key
 from instar.store.session import Database
 from instar_core.errors import PermissionDenied, UserError
 
-__all__ = ["Approver", "Caller", "Operator", "Role", "Viewer", "authenticate", "service_of"]
+__all__ = [
+    "Admin",
+    "Approver",
+    "Caller",
+    "Operator",
+    "Role",
+    "Viewer",
+    "authenticate",
+    "service_of",
+]
 
-Role = Literal["viewer", "operator", "approver"]
+Role = Literal["viewer", "operator", "approver", "admin"]
 _RANKS = {"reader": 0, "viewer": 0, "member": 1, "operator": 1, "approver": 2, "admin": 3}
 
 
@@ -102,3 +111,4 @@ def require(role: Role) -> Callable[..., Awaitable[Caller]]:
 Viewer = Annotated[Caller, Depends(require("viewer"))]
 Operator = Annotated[Caller, Depends(require("operator"))]
 Approver = Annotated[Caller, Depends(require("approver"))]
+Admin = Annotated[Caller, Depends(require("admin"))]

@@ -1,7 +1,8 @@
 """Idempotency: a POST sent again with the same ``Idempotency-Key`` gets the first answer again.
 
 The same key with another request is refused (422); a request whose first try is still running gets
-409 and is to be repeated. Answers of 5xx are not kept, so that trying again can succeed.
+409 and is to be repeated. Only success is kept: a refused request changed nothing, and once its cause
+is repaired the same request may succeed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import StreamingResponse
 
 from instar.api.auth import Caller, authenticate
-from instar.api.problems import MEDIA_TYPE, ProblemError, respond_to
+from instar.api.problems import ProblemError, respond_to
 from instar.store.idempotency import claim_key, release_key, settle_key
 from instar_core.base import content_hash
 from instar_core.errors import UserError
@@ -73,7 +74,7 @@ async def _once(
         return Response(
             claim.answer,
             status_code=claim.status,
-            media_type="application/json" if claim.status < 400 else MEDIA_TYPE,
+            media_type="application/json",
             headers={"Idempotency-Replayed": "true"},
         )
     return await _perform(request, caller, key, perform)
@@ -96,7 +97,7 @@ async def _perform(
                 f"A streamed answer cannot be kept under an {HEADER}.",
                 remedy="Leave the header out, or ask without streaming.",
             )
-        if response.status_code < 500:
+        if response.status_code < 400:
             async with caller.db.transaction(caller.project_id) as session:
                 answer = bytes(response.body).decode()
                 await settle_key(session, caller.project_id, key, response.status_code, answer)

@@ -16,12 +16,16 @@ from instar.api.schemas import (
     ArtifactOut,
     LabelIn,
     LabelOut,
+    ProjectOut,
     RunOut,
+    ServerOut,
     TaskSetIn,
     TaskSetOut,
     VersionOut,
 )
+from instar.evolution.schemas import PromotionRule
 from instar.rollouts.taskset import parse_task_set
+from instar.runtime.tools.config import ToolServerConfig
 from instar.store.agents import AGENT, load_candidate_version, save_agent
 from instar.store.artifacts import (
     ArtifactRef,
@@ -36,13 +40,21 @@ from instar.store.artifacts import (
     resolve,
 )
 from instar.store.diff import Diff, diff_contents, diff_versions
-from instar.store.labels import ANY, LabelMove, list_labels, move_label
+from instar.store.labels import ANY, LabelMove, list_label_events, list_labels, move_label
 from instar.store.runs import read_run_version
-from instar.store.tables import ArtifactRow, LabelRow, RunRow, VersionRow
+from instar.store.servers import put_server
+from instar.store.tables import (
+    ArtifactRow,
+    LabelRow,
+    McpServerRow,
+    ProjectRow,
+    RunRow,
+    VersionRow,
+)
 from instar.store.task_sets import TASK_SET, TaskSetVersion, count_tasks, create_task_set
 from instar_core.base import JsonValue
 from instar_core.candidates import Candidate
-from instar_core.errors import NotFoundError, PermissionDenied, UserError
+from instar_core.errors import ConflictError, NotFoundError, PermissionDenied, UserError
 from instar_core.messages import Message
 from instar_core.rollouts import Trajectory
 from instar_core.usage import Usage
@@ -55,13 +67,17 @@ __all__ = [
     "find_label",
     "label_out",
     "labels_of",
+    "move_label_back",
     "move_label_if",
+    "project_out",
     "read_agent_out",
     "read_version_out",
     "run_out",
     "save_agent_in",
+    "save_server",
     "save_task_set",
     "save_version",
+    "server_out",
     "set_etag",
     "task_set_out",
     "version_out",
@@ -225,6 +241,70 @@ async def move_label_if(
     unlock = by.role == "admin"
     target = LabelMove(name, wanted.version, ANY, wanted.cause or "moved by API", unlock)
     return await move_label(session, ref, target, by.author)
+
+
+async def move_label_back(
+    session: AsyncSession, ref: ArtifactRef, label: str, by: Caller
+) -> LabelRow:
+    """Moves a label to the version that it named before its last move.
+
+    Raises:
+        NotFoundError: If there is no such label.
+        ConflictError: If the label has named no other version before.
+    """
+    now = await find_label(session, ref, label)
+    events = await list_label_events(session, ref, label)
+    before = next(
+        (event.from_number for event in reversed(events) if event.to_number == now.number), None
+    )
+    if before is None:
+        raise ConflictError(
+            f"The label {label!r} of {ref.kind} {ref.name!r} has named no version before "
+            f"{now.number}.",
+            remedy="Point it at a version instead.",
+        )
+    move = LabelMove(label, before, now.number, "rolled back by API", by.role == "admin")
+    return await move_label(session, ref, move, by.author)
+
+
+def server_out(row: McpServerRow) -> ServerOut:
+    """A tool server as it is shown: secrets may hide in the values of its environment."""
+    config = ToolServerConfig.model_validate(row.config)
+    return ServerOut(
+        name=config.name,
+        kind=config.kind,
+        command=config.command,
+        args=list(config.args),
+        functions=list(config.functions),
+        env_names=sorted(config.env),
+        test_bindings=sorted(config.test_bindings),
+        effect_free=config.effect_free,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+async def save_server(
+    session: AsyncSession, caller: Caller, name: str, config: ToolServerConfig
+) -> ServerOut:
+    """Registers a tool server under the name in the path.
+
+    Raises:
+        UserError: If the registration carries another name.
+    """
+    if config.name != name:
+        raise UserError(
+            f"The path names the server {name!r} and the body {config.name!r}.",
+            remedy="Use one name in both.",
+        )
+    dumped = config.model_dump(mode="json")
+    return server_out(await put_server(session, caller.project_id, name, dumped, caller.author))
+
+
+def project_out(row: ProjectRow) -> ProjectOut:
+    """A project as it is shown."""
+    rule: PromotionRule = "auto" if row.settings.get("promotion_rule") == "auto" else "ask"
+    return ProjectOut(id=row.id, name=row.name, promotion=rule)
 
 
 async def save_agent_in(session: AsyncSession, caller: Caller, new: AgentIn) -> AgentVersionOut:

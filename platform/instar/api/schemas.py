@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from instar.evolution.schemas import PromotionRule
 from instar_core.base import JsonValue
 from instar_core.candidates import Component, Harness
 from instar_core.messages import Message
@@ -18,17 +19,18 @@ __all__ = [
     "AgentOut",
     "AgentVersionOut",
     "ArtifactOut",
-    "ConfirmOut",
     "DecisionIn",
-    "DiffOut",
     "Health",
     "LabelIn",
     "LabelOut",
+    "LabelRollbackIn",
     "NewVersionIn",
+    "ProjectIn",
+    "ProjectOut",
     "RollbackIn",
     "RunIn",
     "RunOut",
-    "TaskOut",
+    "ServerOut",
     "TaskSetIn",
     "TaskSetOut",
     "Text",
@@ -95,17 +97,6 @@ class NewVersionIn(_In):
     content: JsonValue = Field(description="text, or a JSON value")
     reason: Text = ""
     description: Text | None = Field(default=None, description="of the artifact, when it is new")
-
-
-class DiffOut(BaseModel):
-    """The differences between two versions, as a unified diff of their text forms."""
-
-    kind: str
-    name: str
-    from_version: int
-    to_version: int
-    same: bool
-    diff: str
 
 
 class LabelIn(_In):
@@ -207,20 +198,10 @@ class TaskSetOut(BaseModel):
     created_at: datetime
 
 
-class TaskOut(BaseModel):
-    """One task of the train or validation split."""
-
-    id: str
-    split: str
-    group: str
-    slice: str
-    content: dict[str, Any]
-
-
 class DecisionIn(_In):
     """A decision on a proposal."""
 
-    reason: Text = ""
+    note: Text = Field(default="", description="why, for those who read it later")
 
 
 class RollbackIn(_In):
@@ -229,7 +210,38 @@ class RollbackIn(_In):
     reason: Text = ""
 
 
-class ConfirmOut(BaseModel):
-    """That something was done."""
+class LabelRollbackIn(_In):
+    """Which label goes back to the version that it named before."""
 
-    done: bool = True
+    label: Text = "production"
+
+
+class ProjectIn(_In):
+    """Settings of a project."""
+
+    promotion: PromotionRule = Field(
+        description="'ask': a person decides; 'auto': an accepted proposal is promoted at once"
+    )
+
+
+class ProjectOut(BaseModel):
+    """A project and its rule for promotions."""
+
+    id: str
+    name: str
+    promotion: PromotionRule
+
+
+class ServerOut(BaseModel):
+    """A registered tool server; of its environment only the names are shown."""
+
+    name: str
+    kind: str
+    command: str
+    args: list[str]
+    functions: list[str]
+    env_names: list[str]
+    test_bindings: list[str] = Field(description="names of the bindings that nights may use")
+    effect_free: bool
+    created_at: datetime
+    updated_at: datetime | None = None

@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 
 from instar.api.app import create_app
-from instar.settings import Settings
+from instar.settings import ModelSettings, Settings
 from instar.store.audit import SYSTEM
 from instar.store.projects import NewKey, create_api_key, create_project
 from instar.store.session import Database
@@ -78,9 +78,11 @@ def scripts(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def api(database: Any, scripts: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveApi]:
+def api(database: Any, scripts: Path) -> Iterator[LiveApi]:
     """A live API on its own database."""
-    settings = Settings(app_database_url=database.app_url, models={"scripts_dir": scripts})
+    settings = Settings(
+        app_database_url=database.app_url, models=ModelSettings(scripts_dir=scripts)
+    )
     keys = database.run(lambda db: _make_keys(db, database.project_id))
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.postgres
+NOTES = Path(__file__).parents[1] / "servers" / "notes_server.py"
 
 
 def test_an_agent_is_saved_labelled_run_and_read(api: Any, agent_body: Any) -> None:
@@ -184,6 +189,85 @@ def test_protected_labels_take_an_admin(api: Any, agent_body: Any) -> None:
     refused = member.put(url, json={"version": 2})
     assert refused.status_code == 403
     assert admin.get(url).json()["version"] == 1
+
+
+def test_a_label_goes_back_to_where_it_was(api: Any, agent_body: Any) -> None:
+    client = api.client("admin")
+    client.post("/v1/agents", json=agent_body(label="production"))
+    path = "/v1/artifacts/agent/desk"
+    first = client.post(f"{path}/rollback", json={"label": "production"})
+    assert first.status_code == 409
+    client.post("/v1/agents", json=agent_body(version="two", label="production"))
+    back = client.post(f"{path}/rollback", json={"label": "production"})
+    assert back.status_code == 200, back.text
+    assert back.json()["version"] == 1
+    assert client.get(f"{path}/labels").json()[0]["version"] == 1
+
+
+def test_s101b_s109_servers_take_an_admin_and_hide_their_environment(api: Any) -> None:
+    admin, member = api.client("admin"), api.client("member")
+    config = {
+        "name": "desk",
+        "command": "{python}",
+        "args": ["server.py"],
+        "env": {"DESK_TOKEN": "canary-secret"},
+    }
+    assert member.put("/v1/mcp-servers/desk", json=config).status_code == 403
+    made = admin.put("/v1/mcp-servers/desk", json=config)
+    assert made.status_code == 200, made.text
+    for path in ("/v1/mcp-servers", "/v1/mcp-servers/desk"):
+        answer = member.get(path)
+        assert answer.status_code == 200
+        assert "DESK_TOKEN" in answer.text and "canary" not in answer.text
+    assert admin.put("/v1/mcp-servers/other", json=config).status_code == 400
+    assert api.client("other").get("/v1/mcp-servers/desk").status_code == 404
+    assert admin.delete("/v1/mcp-servers/desk").status_code == 204
+    assert member.get("/v1/mcp-servers/desk").status_code == 404
+
+
+def test_a_run_calls_the_tools_of_a_registered_mcp_server(
+    api: Any, agent_body: Any, scripts: Any, tmp_path: Path
+) -> None:
+    admin = api.client("admin")
+    server = {
+        "name": "notes",
+        "command": "{python}",
+        "args": [str(NOTES)],
+        "env": {"NOTES_DB": str(tmp_path / "notes.db")},
+    }
+    admin.put("/v1/mcp-servers/notes", json=server).raise_for_status()
+    call = {"name": "write_note", "arguments": {"id": "a", "text": "kept"}}
+    rules = [
+        {"match": "remember", "tool_calls": [call]},
+        {"match": "note a written", "reply": "Done."},
+    ]
+    (scripts / "caller.json").write_text(json.dumps({"rules": rules}))
+    body = agent_body(name="keeper", label="production")
+    body["harness"] = {
+        "model": "scripted/caller",
+        "tool_protocol": "native",
+        "tools": [{"name": "notes"}],
+    }
+    admin.post("/v1/agents", json=body).raise_for_status()
+    run = admin.post("/v1/agents/keeper/runs", json={"input": "remember"})
+    assert run.status_code == 200, run.text
+    assert [step["kind"] for step in run.json()["steps"]] == ["model", "tool", "model"]
+    assert run.json()["answer"] == "Done."
+    with closing(sqlite3.connect(tmp_path / "notes.db")) as connection:
+        assert connection.execute("select text from notes").fetchall() == [("kept",)]
+
+
+def test_the_project_has_a_rule_that_an_admin_sets(api: Any) -> None:
+    admin = api.client("admin")
+    assert admin.get("/v1/project").json()["promotion"] == "ask"
+    assert api.client("member").put("/v1/project", json={"promotion": "auto"}).status_code == 403
+    assert admin.put("/v1/project", json={"promotion": "auto"}).json()["promotion"] == "auto"
+    assert admin.get("/v1/project").json()["promotion"] == "auto"
+    assert api.client("other").get("/v1/project").json() == {
+        **api.client("other").get("/v1/project").json(),
+        "name": "other",
+        "promotion": "ask",
+    }
 
 
 def test_task_sets_are_imported_whole_and_never_show_what_is_sealed(api: Any) -> None:

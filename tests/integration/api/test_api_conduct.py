@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from instar.api.app import create_app
-from instar.settings import Settings
+from instar.settings import ApiSettings, Settings
 
 pytestmark = pytest.mark.postgres
 PROBLEM = "application/problem+json"
@@ -50,7 +50,7 @@ def test_s108_a_bind_to_other_machines_without_any_key_is_refused(database: Any)
 
     from instar_core.errors import PrerequisiteError
 
-    settings = Settings(app_database_url=database.app_url, api={"host": "0.0.0.0"})
+    settings = Settings(app_database_url=database.app_url, api=ApiSettings(host="0.0.0.0"))
     app = create_app(settings)
 
     async def start() -> None:
@@ -122,13 +122,13 @@ def test_the_same_key_and_request_get_the_same_answer_and_do_it_once(
     assert "Idempotency-Replayed" not in theirs.headers
 
 
-def test_errors_of_the_request_are_kept_too_and_the_key_is_checked(api: Any) -> None:
+def test_a_refused_request_may_be_sent_again_under_its_key(api: Any, agent_body: Any) -> None:
     client = api.client("admin")
-    headers = {"Idempotency-Key": "bad-1"}
-    answers = [client.post("/v1/agents", json={}, headers=headers) for _ in range(2)]
-    assert [answer.status_code for answer in answers] == [422, 422]
-    assert answers[0].json() == answers[1].json()
-    assert answers[1].headers["content-type"].startswith(PROBLEM)
+    headers = {"Idempotency-Key": "run-early"}
+    run = {"input": "hello"}
+    assert client.post("/v1/agents/desk/runs", json=run, headers=headers).status_code == 404
+    client.post("/v1/agents", json=agent_body(label="production")).raise_for_status()
+    assert client.post("/v1/agents/desk/runs", json=run, headers=headers).status_code == 200
     long = client.post("/v1/agents", json={}, headers={"Idempotency-Key": "k" * 201})
     assert long.status_code == 400
 

@@ -8,6 +8,8 @@ from instar.api.routes import (
     chat,
     evolution,
     health,
+    mcp_servers,
+    project,
     promotions,
     proposals,
     runs,
@@ -25,5 +27,7 @@ ROUTERS = (
     proposals.router,
     promotions.router,
     artifacts.router,
+    mcp_servers.router,
+    project.router,
     chat.router,
 )

@@ -13,6 +13,7 @@ from instar.api.operations import (
     diff_artifact,
     find_label,
     label_out,
+    move_label_back,
     move_label_if,
     read_version_out,
     save_version,
@@ -22,7 +23,14 @@ from instar.api.operations import (
 from instar.api.pages import After, Limit, Page
 from instar.api.problems import documented
 from instar.api.routes.agents import number_of
-from instar.api.schemas import ArtifactOut, LabelIn, LabelOut, NewVersionIn, VersionOut
+from instar.api.schemas import (
+    ArtifactOut,
+    LabelIn,
+    LabelOut,
+    LabelRollbackIn,
+    NewVersionIn,
+    VersionOut,
+)
 from instar.store.artifacts import ArtifactRef, list_artifacts, list_versions, read_artifact
 from instar.store.diff import Diff
 from instar.store.labels import delete_label, list_labels
@@ -130,6 +138,16 @@ async def remove_label(kind: str, name: str, label: str, caller: Operator) -> No
     ref = ArtifactRef(caller.project_id, kind, name)
     async with caller.db.transaction(caller.project_id) as session:
         await delete_label(session, ref, label, caller.author, unlock=caller.role == "admin")
+
+
+@router.post("/{kind}/{name:path}/rollback")
+async def rollback_label(
+    kind: str, name: str, which: LabelRollbackIn, caller: Operator
+) -> LabelOut:
+    """Moves a label back to the version that it named before its last move."""
+    ref = ArtifactRef(caller.project_id, kind, name)
+    async with caller.db.transaction(caller.project_id) as session:
+        return label_out(await move_label_back(session, ref, which.label, caller))
 
 
 @router.get("/{kind}/{name:path}/labels")

@@ -47,7 +47,7 @@ async def approve_proposal(
         caller.project_id,
         str(proposal_id),
         by=caller.author.name,
-        note=decision.reason,
+        note=decision.note,
     )
 
 
@@ -61,5 +61,5 @@ async def reject_proposal(
         caller.project_id,
         str(proposal_id),
         by=caller.author.name,
-        note=decision.reason,
+        note=decision.note,
     )

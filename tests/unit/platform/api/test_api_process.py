@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -98,7 +99,7 @@ def test_a_body_that_grows_beyond_the_limit_is_refused() -> None:
     assert client.post("/", content=b"x" * 10).text == "10"
     assert client.post("/", content=b"x" * 11).status_code == 413
 
-    def pieces():  # type: ignore[no-untyped-def]
+    def pieces() -> Iterator[bytes]:
         for _ in range(5):
             yield b"xxxx"
 

@@ -1,0 +1,36 @@
+"""Project: its name and its rule for promotions."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from instar.api.auth import Admin, Viewer
+from instar.api.idempotency import IdempotentRoute
+from instar.api.operations import project_out
+from instar.api.problems import documented
+from instar.api.schemas import ProjectIn, ProjectOut
+from instar.store.projects import read_project as find_project
+from instar.store.projects import update_project_settings
+
+router = APIRouter(
+    prefix="/v1/project",
+    tags=["project"],
+    route_class=IdempotentRoute,
+    responses=documented(400, 401, 403, 404, 409, 413, 422, 500, 503),
+)
+
+
+@router.get("")
+async def read_project(caller: Viewer) -> ProjectOut:
+    """The project that the key belongs to."""
+    async with caller.db.transaction(caller.project_id) as session:
+        return project_out(await find_project(session, caller.project_id))
+
+
+@router.put("")
+async def put_project(wanted: ProjectIn, caller: Admin) -> ProjectOut:
+    """Sets the project's rule: a person decides (``ask``), or an accepted gain is promoted."""
+    changes: dict[str, object] = {"promotion_rule": wanted.promotion}
+    async with caller.db.transaction(caller.project_id) as session:
+        row = await update_project_settings(session, caller.project_id, changes, caller.author)
+        return project_out(row)
