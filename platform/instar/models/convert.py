@@ -16,7 +16,7 @@ def convert(gguf: Path, folder: Path) -> None:
 
     Args:
         gguf: A Llama-family GGUF file with its tokenizer and chat template.
-        folder: Created here; must not exist.
+        folder: Where to write; empty or not there yet.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -167,8 +168,12 @@ def _download(work: Path) -> Path:
 
 def _convert(gguf: Path, target: Path) -> None:
     """Converts in a process of its own, so that the caller keeps no torch and no gigabyte."""
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    # A killed installation may have left a converter running: it gets to keep its own folder's name.
+    for stale in target.parent.glob(f".{target.name}.*.partial"):
+        shutil.rmtree(stale, ignore_errors=True)
+    partial = Path(
+        tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
+    )
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "instar.models.convert", str(gguf), str(partial)],
@@ -184,6 +189,7 @@ def _convert(gguf: Path, target: Path) -> None:
             f"converting the model failed (exit code {done.returncode}): {reason}",
             remedy="It needs about 2 GB of memory and 600 MB of disk; free some and run it again.",
         )
+    partial.chmod(0o755)
     if target.exists():
         shutil.rmtree(target)
     partial.replace(target)

@@ -93,11 +93,7 @@ class LitellmClient:
             ) from None
         except known.PaymentRequiredError as error:
             raise UserError(f"{self._endpoint.provider} asks for payment: {_said(error)}") from None
-        except (
-            known.BadRequestError,
-            known.NotFoundError,
-            known.UnprocessableEntityError,
-        ) as error:
+        except refused as error:
             raise UserError(
                 f"{self._endpoint.provider} refused the request to {self._endpoint.name!r}: "
                 f"{_said(error)}",

@@ -41,7 +41,7 @@ def _gemini(raw: Report) -> Report:
     return dumped
 
 
-# Usage records in each provider's own words, what litellm makes of them is litellm's own doing; then
+# Usage records in each provider's own words, read by litellm's own code for that provider; then
 # (uncached, cache read, cache write, output) and the total that the provider bills.
 CASES: list[tuple[str, Callable[[Report], Report], Report, tuple[int, int, int, int], int]] = [
     (
