@@ -73,9 +73,9 @@ def test_memory_conforms(name: str, text: bool) -> None:
     keep = memory_keep(text=text)
     if name == "kills" and text:
         # every write is killed with objects; through text every fourth one is enough
-        asyncio.run(check_kills(keep, 4))  # type: ignore[arg-type]
+        asyncio.run(check_kills(keep, 4))
     else:
-        asyncio.run(CHECKS[name](keep))  # type: ignore[arg-type]
+        asyncio.run(CHECKS[name](keep))
 
 
 def print_rehearsal_hash() -> None:

@@ -10,7 +10,7 @@ slower than memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,13 +40,15 @@ from instar_evolvers.lab.rehearsal import (
 
 __all__ = ["ACCEPTANCE", "CHECKS", "Check", "check_kills", "rehearsal_hash", "run_once"]
 
-Check = Callable[[Keep], Awaitable[None]]
+Check = Callable[[Keep], Coroutine[Any, Any, None]]
 ACCEPTANCE = AcceptanceConfig(max_pairs=12, min_pairs=4)
 """Rules of the rehearsals' sealed tests: small, so that a kill at every write stays cheap. The
 places under test must use them."""
 
 _SEALED = rehearsal_tasks("sealed", 16)
 _WIDTH = 6
+_AMPLE = Remaining(rollouts=10_000, tokens=10_000_000)
+"""Never reached; given so that what an evolver sees of its budget is checked too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def _nothing_left_behind() -> None:
 
 async def check_replay(keep: Keep) -> None:
     """A finished run goes through again without a single call, and shows nothing twice."""
-    async with keep(Remaining(), _SEALED) as kept:
+    async with keep(_AMPLE, _SEALED) as kept:
         first = await run_once(kept, weather=1)
         events = await kept.events()
         effects = await kept.effects()
@@ -123,7 +125,7 @@ async def check_kills(keep: Keep, stride: int = 1) -> None:
     No recorded call is performed again, what was in flight is at most the width, and events come
     once.
     """
-    async with keep(Remaining(), _SEALED) as kept:
+    async with keep(_AMPLE, _SEALED) as kept:
         calm = await run_once(kept)
         expected, events = rehearsal_hash(calm.trail), await kept.events()
         total, calls = calm.kill.writes, sum(calm.backend.performed.values())
@@ -131,7 +133,7 @@ async def check_kills(keep: Keep, stride: int = 1) -> None:
     assert kinds.count("seen") == 1 and kinds.count("look") == 3 and kinds[-1] == "end", kinds
     for at in range(0, total, stride):
         after = at // stride % 2 == 1
-        async with keep(Remaining(), _SEALED) as kept:
+        async with keep(_AMPLE, _SEALED) as kept:
             where = f"killed {'after' if after else 'before'} write {at} of {total}"
             dead = await run_once(kept, weather=at + 1, kill=Kill(at, after=after))
             if not dead.kill.dead:
