@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError
 from instar.store.urls import APP_ROLE, DEFINER_ROLE, OWNER_ROLE
 from instar_core.errors import PrerequisiteError
 
-__all__ = ["prepare_roles", "roles_sql"]
+__all__ = ["is_missing_login", "prepare_roles", "roles_sql"]
 
 _ATTRIBUTES = {
     OWNER_ROLE: "nologin nosuperuser nobypassrls",
@@ -72,14 +72,17 @@ def prepare_roles(connection: Connection, app_password: str | None) -> None:
 
 
 def _read_login(connection: Connection) -> _Login:
-    name, is_super, creates, bypasses = connection.execute(
+    name, is_super, creates, bypasses, version = connection.execute(
         text(
-            "select rolname, rolsuper, rolcreaterole, rolbypassrls from pg_roles "
+            "select rolname, rolsuper, rolcreaterole, rolbypassrls, "
+            "current_setting('server_version_num')::integer from pg_roles "
             "where rolname = current_user"
         )
     ).one()
-    # Only a role that bypasses row-level security may create another that does.
-    return _Login(str(name), bool(is_super), bool(is_super or (creates and bypasses)))
+    # Only a superuser may create a role that bypasses row-level security; since PostgreSQL 16 also
+    # a role that bypasses it itself.
+    delegated = creates and bypasses and version >= 160_000
+    return _Login(str(name), bool(is_super), bool(is_super or delegated))
 
 
 def _present_roles(connection: Connection) -> set[str]:
@@ -140,4 +143,4 @@ def _refuse(connection: Connection, login: _Login, why: str) -> None:
 def is_missing_login(error: DBAPIError) -> bool:
     """Whether a connection failed because the role or its password is wrong."""
     words = str(error.orig)
-    return "password authentication failed" in words or "does not exist" in words
+    return "password authentication failed" in words or f'role "{APP_ROLE}" does not exist' in words

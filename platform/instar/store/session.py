@@ -7,7 +7,6 @@ the definer functions in :mod:`instar.store.system`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -123,10 +122,6 @@ class Database:
         except (psycopg.Error, OSError) as error:
             raise StoreError(
                 f"the database {self._where} cannot be reached: {error}.", remedy=_REMEDY
-            ) from error
-        except asyncio.InvalidStateError as error:  # torn down under a running statement
-            raise StoreError(
-                f"the connection to {self._where} broke off.", remedy=_REMEDY
             ) from error
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 import threading
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
 
+from instar.embedded.postgres import PostgresServer
 from instar.store.migrate import MARKER, Upgraded, check, head_revision, main, upgrade
 from instar.store.tables import SCHEMA, Base
 from instar.store.testing import MigratedDatabase, PostgresCluster
@@ -120,7 +123,7 @@ def test_a_login_that_owns_nothing_is_refused_with_the_sql_to_run(
 ) -> None:
     name = postgres_cluster.create()
     login = f"plain_{name}"
-    postgres_cluster.execute(f"create role {login} login password 'p'")
+    _execute(postgres_cluster.owner_url(name), f"create role {login} login password 'p'")
     owner = postgres_cluster.server.dsn(name, user=login, password="p")
     try:
         with pytest.raises(PrerequisiteError) as refused:
@@ -157,6 +160,27 @@ def test_a_wrong_application_password_is_told_before_the_service_starts(
             )
     finally:
         postgres_cluster.drop(name)
+
+
+def test_on_a_server_without_the_roles_a_delegated_login_makes_them(tmp_path: Path) -> None:
+    directory = Path(tempfile.mkdtemp(prefix="instar-t"))
+    directory.chmod(0o711)
+    server = PostgresServer(directory / "pg", directory / "s", options={"fsync": "off"})
+    try:
+        server.start()
+        for name, rights in (("small", ""), ("able", "createrole bypassrls")):
+            _execute(server.dsn(), f"create role {name} login {rights} password 'p'")
+            _execute(server.dsn(), f"create database {name} owner {name}")
+        with pytest.raises(PrerequisiteError, match="'instar_owner' is missing.*may not create it"):
+            upgrade(server.dsn("small", user="small", password="p"), app_password="a")
+        owner = server.dsn("able", user="able", password="p")
+        assert upgrade(owner, app_password="a", data_dir=tmp_path).before is None
+        assert upgrade(owner, app_password="b", data_dir=tmp_path).before == head_revision()
+        assert check(app_url(owner, "b")).ready
+        assert not check(app_url(owner, "a")).ready
+    finally:
+        server.stop()
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def test_the_tables_in_code_are_the_tables_of_the_migrations(database: MigratedDatabase) -> None:
