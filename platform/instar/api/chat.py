@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from instar.api.auth import Caller
 from instar.api.idempotency import IdempotentRoute
-from instar.api.operations import labels_of
 from instar.api.problems import respond_to
+from instar.api.views import labels_of
 from instar.runtime.service import AgentCall, AgentRun, PreparedRun
 from instar.store.agents import AGENT
 from instar.store.artifacts import ArtifactRef, list_artifacts

@@ -1,8 +1,8 @@
 """Idempotency: a POST sent again with the same ``Idempotency-Key`` gets the first answer again.
 
 The same key with another request is refused (422); a request whose first try is still running gets
-409 and is to be repeated. Only success is kept: a refused request changed nothing, and once its cause
-is repaired the same request may succeed.
+409 and is to be repeated. Only success is kept: a refused request changed nothing, and once its
+cause is repaired the same request may succeed.
 """
 
 from __future__ import annotations

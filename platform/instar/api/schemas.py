@@ -19,7 +19,9 @@ __all__ = [
     "AgentOut",
     "AgentVersionOut",
     "ArtifactOut",
+    "CandidateOut",
     "DecisionIn",
+    "EvaluationOut",
     "Health",
     "LabelIn",
     "LabelOut",
@@ -195,6 +197,25 @@ class TaskSetOut(BaseModel):
     counts: dict[str, int] = Field(description="split → tasks")
     groups: dict[str, int] = Field(default_factory=dict, description="split → groups")
     labels: dict[str, int] = Field(default_factory=dict)
+    created_at: datetime
+
+
+class EvaluationOut(BaseModel):
+    """How a candidate scored on a split; higher is better, in [0, 1]."""
+
+    split: str
+    rollouts: int
+    mean: float | None
+
+
+class CandidateOut(BaseModel):
+    """A candidate that a run looked at: what it would run, and how it scored."""
+
+    digest: str
+    parents: list[str]
+    note: str
+    components: dict[str, Component]
+    evaluations: list[EvaluationOut]
     created_at: datetime
 
 

@@ -6,14 +6,7 @@ from fastapi import APIRouter, Response
 
 from instar.api.auth import Operator, Viewer
 from instar.api.idempotency import IdempotentRoute
-from instar.api.operations import (
-    agent_out,
-    agent_version_out,
-    read_agent_out,
-    run_out,
-    save_agent_in,
-    version_out,
-)
+from instar.api.operations import save_agent_in
 from instar.api.pages import After, Limit, Page
 from instar.api.problems import documented
 from instar.api.schemas import (
@@ -24,6 +17,7 @@ from instar.api.schemas import (
     RunOut,
     VersionOut,
 )
+from instar.api.views import agent_out, agent_version_out, read_agent_out, run_out, version_out
 from instar.runtime.service import AgentCall
 from instar.store.agents import AGENT
 from instar.store.artifacts import ArtifactRef, list_artifacts, list_versions, read_artifact

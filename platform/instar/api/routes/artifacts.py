@@ -9,16 +9,11 @@ from fastapi import APIRouter, Header, Query, Response
 from instar.api.auth import Operator, Viewer
 from instar.api.idempotency import IdempotentRoute
 from instar.api.operations import (
-    artifact_out,
     diff_artifact,
     find_label,
-    label_out,
     move_label_back,
     move_label_if,
-    read_version_out,
     save_version,
-    set_etag,
-    version_out,
 )
 from instar.api.pages import After, Limit, Page
 from instar.api.problems import documented
@@ -31,6 +26,7 @@ from instar.api.schemas import (
     NewVersionIn,
     VersionOut,
 )
+from instar.api.views import artifact_out, label_out, read_version_out, set_etag, version_out
 from instar.store.artifacts import ArtifactRef, list_artifacts, list_versions, read_artifact
 from instar.store.diff import Diff
 from instar.store.labels import delete_label, list_labels

@@ -11,6 +11,8 @@ from instar.api.auth import Operator, Viewer
 from instar.api.idempotency import HEADER, IdempotentRoute
 from instar.api.pages import After, Limit, Page
 from instar.api.problems import documented
+from instar.api.schemas import CandidateOut
+from instar.api.views import candidates_out
 from instar.evolution import service
 from instar.evolution.schemas import EvolutionSpec, RunEvent, RunStatus
 from instar_core.evolution import Quote
@@ -52,6 +54,13 @@ async def list_evolution_runs(
 async def read_evolution_run(run_id: UUID, caller: Viewer) -> RunStatus:
     """Where a run stands: phase, spend, scores, verdict."""
     return await service.read_run(caller.db, caller.project_id, str(run_id))
+
+
+@router.get("/runs/{run_id}/candidates")
+async def list_run_candidates(run_id: UUID, caller: Viewer) -> list[CandidateOut]:
+    """What the run has tried: lessons, demonstrations and scores of every candidate."""
+    async with caller.db.transaction(caller.project_id) as session:
+        return await candidates_out(session, str(run_id))
 
 
 @router.post("/runs/{run_id}/cancel")

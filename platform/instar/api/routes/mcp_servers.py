@@ -6,9 +6,10 @@ from fastapi import APIRouter
 
 from instar.api.auth import Admin, Viewer
 from instar.api.idempotency import IdempotentRoute
-from instar.api.operations import save_server, server_out
+from instar.api.operations import save_server
 from instar.api.problems import documented
 from instar.api.schemas import ServerOut
+from instar.api.views import server_out
 from instar.runtime.tools.config import ToolServerConfig
 from instar.store.servers import delete_server, list_servers, read_server
 

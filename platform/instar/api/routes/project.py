@@ -6,9 +6,9 @@ from fastapi import APIRouter
 
 from instar.api.auth import Admin, Viewer
 from instar.api.idempotency import IdempotentRoute
-from instar.api.operations import project_out
 from instar.api.problems import documented
 from instar.api.schemas import ProjectIn, ProjectOut
+from instar.api.views import project_out
 from instar.store.projects import read_project as find_project
 from instar.store.projects import update_project_settings
 

@@ -7,9 +7,9 @@ from uuid import UUID
 from fastapi import APIRouter
 
 from instar.api.auth import Viewer
-from instar.api.operations import run_out
 from instar.api.problems import documented
 from instar.api.schemas import RunOut
+from instar.api.views import run_out
 from instar.store.runs import read_run as find_run
 
 router = APIRouter(

@@ -8,10 +8,11 @@ from fastapi import APIRouter, Query
 
 from instar.api.auth import Operator, Viewer
 from instar.api.idempotency import IdempotentRoute
-from instar.api.operations import save_task_set, task_set_out
+from instar.api.operations import save_task_set
 from instar.api.pages import After, Limit, Page
 from instar.api.problems import documented
 from instar.api.schemas import TaskSetIn, TaskSetOut
+from instar.api.views import task_set_out
 from instar.store.artifacts import list_artifacts
 from instar.store.task_sets import TASK_SET, read_tasks
 from instar.store.task_sets import read_task_set as find_task_set
