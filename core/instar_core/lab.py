@@ -145,14 +145,18 @@ class RolloutRequest(Frozen):
 
     @property
     def identity(self) -> str:
-        """Hash of what makes two rollouts the same: candidate, task, draw, arm and sealed test."""
+        """Hash of what makes two rollouts the same: candidate, task, draw, arm, and if it is sealed.
+
+        Not of the sealed test's id: that differs between two runs of the same history, and draws are
+        new in every test anyway (the Lab takes them from the ticket's seed).
+        """
         return content_hash(
             [
                 self.candidate.digest,
                 self.task.content_digest,
                 self.draw,
                 self.arm,
-                self.sealed_test,
+                "sealed" if self.sealed_test else "",
             ]
         )
 
