@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
@@ -358,6 +359,33 @@ def test_servers_that_keep_state_in_memory_are_restarted_on_request(
 
     assert len(pids(False)) == 1
     assert len(pids(True)) == 2
+
+
+def test_an_abandoned_call_costs_its_copy_and_leaves_no_folder(
+    server: ToolServerConfig, tmp_path: Path
+) -> None:
+    pipe, work = tmp_path / "busy", tmp_path / "work"
+    os.mkfifo(pipe)
+    binding = server.test_bindings["sandbox"]
+    binding = binding.model_copy(update={"env": {**binding.env, "BUSY": str(pipe)}})
+    changed = server.model_copy(update={"test_bindings": {"sandbox": binding}})
+
+    def rule(messages: tuple[Message, ...]) -> str:
+        waits = messages[-1].content.startswith("note 2")
+        return f'{{"tool": "{"wait_for_ever" if waits else "process_id"}"}}'
+
+    async def use(backend: AgentBackend) -> list[str]:
+        before = await backend.rollout(request(task(1)), DirectCalls())
+        hanging = asyncio.create_task(backend.rollout(request(task(2)), DirectCalls()))
+        assert await asyncio.to_thread(pipe.read_text) == "busy"
+        hanging.cancel()
+        await asyncio.gather(hanging, return_exceptions=True)
+        after = await backend.rollout(request(task(3)), DirectCalls())
+        return [before.trajectory.answer, after.trajectory.answer]
+
+    before, after = with_backend(services(changed, work, rule, slots=1), use)
+    assert before != after
+    assert list(work.glob(f"{_PREFIX}*")) == []
 
 
 def test_ask_and_embed(server: ToolServerConfig, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def test_calls_reach_a_real_server_in_utf8(tmp_path: Path) -> None:
         assert [tool.name for tool in connection.listing.tools] == [
             "write_note",
             "read_note",
+            "wait_for_ever",
             "process_id",
         ]
         written = await connection.call("write_note", {"id": "1", "text": "grüße 日本 🦋"})

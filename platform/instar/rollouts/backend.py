@@ -87,6 +87,7 @@ class AgentBackend:
         self._services = services
         self._vectors = VectorCache(services.embedder) if services.embedder else None
         self._pools: dict[str, SlotPool] = {}
+        self._clients: dict[str, ModelClient] = {}
 
     async def __aenter__(self) -> AgentBackend:
         return self
@@ -165,7 +166,7 @@ class AgentBackend:
                 f"No model is configured as {role}.",
                 remedy=f"Name one as the run's {role} model.",
             )
-        client = self._services.models(name)
+        client = self._client(name)
         request = ModelRequest(
             model=name,
             messages=messages,
@@ -201,6 +202,11 @@ class AgentBackend:
             raise UserError("No embedder is configured.", remedy="Install or configure one.")
         return await self._vectors.embed(texts)
 
+    def _client(self, name: str) -> ModelClient:
+        if name not in self._clients:
+            self._clients[name] = self._services.models(name)
+        return self._clients[name]
+
     def _pool(self, candidate: Candidate) -> SlotPool:
         """The slots for the candidate's set of tool servers, shared by all with the same set."""
         names = [server.name for server in candidate.harness.tools]
@@ -226,7 +232,7 @@ class AgentBackend:
         catalogue = Catalogue.build(servers, listings, tool_descriptions(candidate))
         context = LoopContext(
             candidate=candidate,
-            client=self._services.models(candidate.harness.model),
+            client=self._client(candidate.harness.model),
             catalogue=catalogue,
             host=tools,
             calls=calls,

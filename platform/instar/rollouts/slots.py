@@ -126,6 +126,7 @@ class SlotPool:
         self._places = asyncio.Semaphore(size)
         self._free: list[Slot] = []
         self._made = 0
+        self._closed = False
         self._listings: dict[str, Listing] | None = None
         self._listing_lock = asyncio.Lock()
 
@@ -165,7 +166,7 @@ class SlotPool:
                 await slot.reset(task)
                 yield slot
             finally:
-                if slot.usable:
+                if slot.usable and not self._closed:
                     self._free.append(slot)
                 else:
                     await asyncio.shield(slot.close())
@@ -177,7 +178,8 @@ class SlotPool:
         return await self._shared.call(server, tool, arguments)
 
     async def close(self) -> None:
-        """Ends every process and removes every folder."""
+        """Ends every process and removes every folder; leased slots end when given back."""
+        self._closed = True
         slots, self._free = self._free, []
         await asyncio.gather(self._shared.stop(), *(slot.close() for slot in slots))
         if self._root is not None:

@@ -6,6 +6,7 @@ import os
 import sqlite3
 from contextlib import closing
 
+import anyio
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
@@ -34,6 +35,14 @@ def read_note(id: str) -> str:
     if row is None:
         raise ToolError(f"there is no note {id!r}")
     return str(row[0])
+
+
+@server.tool()
+async def wait_for_ever() -> str:
+    """Says so through the named pipe ``BUSY``, then never answers."""
+    await anyio.Path(os.environ["BUSY"]).write_text("busy")
+    await anyio.sleep_forever()
+    return "unreachable"
 
 
 @server.tool()

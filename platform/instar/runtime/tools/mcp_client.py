@@ -7,6 +7,7 @@ connection is owned by a task of its own from start to stop.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["McpConnection"]
 
+logger = logging.getLogger(__name__)
 MAX_PAGES = 50
 MAX_TOOLS = 1_000
 
@@ -39,7 +41,7 @@ class McpConnection:
         self.config = config
         self.server = StdioServer(config.name, spec, config.max_message_bytes)
         self.listing = Listing(())
-        self.dirty = False  # a call timed out and may still be at work
+        self.dirty = False  # a call was abandoned and may still be at work
         self._client: Client | None = None
         self._owner: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
@@ -63,6 +65,8 @@ class McpConnection:
         try:
             async with asyncio.timeout(self.config.start_timeout_s):
                 self.listing = await ready
+            for warning in self.listing.warnings:
+                logger.warning("%s", warning)
         except TimeoutError as error:
             await self.stop()
             raise self._failed_to_start(
@@ -115,6 +119,9 @@ class McpConnection:
                     limit.reschedule(min(deadline, loop.time() + idle))
 
                 result = await client.call_tool(tool, arguments, progress_callback=heard)
+        except asyncio.CancelledError:
+            self.dirty = True
+            raise
         except TimeoutError:
             self.dirty = True
             waited = "an answer" if loop.time() >= deadline else "any sign of life"

@@ -51,7 +51,7 @@ class PythonTools:
         self.config = config
         self.context = context
         self.listing = Listing(())
-        self.dirty = False  # a call timed out and may still be at work
+        self.dirty = False  # a call was abandoned and may still be at work
         self._functions: dict[str, _Function] = {}
 
     @property
@@ -96,6 +96,9 @@ class PythonTools:
                 else:
                     value = await _in_thread(function.run, values)
             return self._text(value if isinstance(value, str) else _as_json(value))
+        except asyncio.CancelledError:
+            self.dirty = True
+            raise
         except TimeoutError:
             self.dirty = True
             limit = self.config.call_timeout_s
