@@ -58,8 +58,8 @@ class BootstrapConfig(Frozen):
     )
     pass_mark: float = Field(default=1.0, gt=0.0, le=1.0, description="reward that verifies a case")
     race_tasks: int = Field(default=32, ge=2, description="train tasks kept out of the pool")
-    minibatch: int = Field(default=4, ge=1, description="race tasks per combination and round")
-    arms_per_round: int = Field(default=4, ge=1, description="combinations run side by side")
+    minibatch: int = Field(default=6, ge=1, description="race tasks per combination and round")
+    arms_per_round: int = Field(default=3, ge=1, description="combinations run side by side")
     finalists: int = Field(default=2, ge=1, description="combinations compared on validation")
     final_share: float = Field(
         default=0.5, gt=0.0, lt=1.0, description="share of the rollouts kept for validation"

@@ -41,7 +41,7 @@ class WorldSpec(Frozen):
         """The specification as text; fields at their defaults are left out, the seed never is."""
         fields = self.model_dump(exclude={"name"}, exclude_defaults=True)
         fields["seed"] = self.seed
-        options = ",".join(f"{key}={value:g}" for key, value in sorted(fields.items()))
+        options = ",".join(f"{key}={value}" for key, value in sorted(fields.items()))
         return f"world:{self.name}:{options}"
 
 

@@ -1,7 +1,7 @@
 """World: a rollout backend whose truth is known, so that a claimed gain can be checked.
 
 A world needs no model: an attempt succeeds with the probability that its law gives, drawn as a pure
-function of (world seed, agent-version digest, task, draw index, arm, sealed test). Two arms are
+function of (world seed, agent-version digest, task, draw index, arm, sealed or not). Two arms are
 therefore independent, and any crash, order or concurrency leaves every outcome as it was.
 """
 
