@@ -156,7 +156,9 @@ def plan_services(settings: Settings, layout: Layout, secrets: Secrets) -> list[
     environment["INSTAR_DATA_DIR"] = str(layout.data_dir)
     environment["PYTHONUNBUFFERED"] = "1"
     # The set-up alone gets the owner's login; it goes no further.
-    install = {**environment, "INSTAR_APP_PASSWORD": secrets.app_password}
+    install = dict(environment)
+    if not (settings.database_url and settings.app_database_url):
+        install["INSTAR_APP_PASSWORD"] = secrets.app_password
     if settings.database_url:
         install["INSTAR_DATABASE_URL"] = settings.database_url
         app_url = settings.app_database_url or _as_app(settings.database_url, secrets)
