@@ -6,7 +6,8 @@ Usage, in ten lines:
    ``python -m instar.models.install`` (into ``INSTAR_DATA_DIR``, about 20 seconds).
 2. ``python -m instar.engine`` serves on ``INSTAR_ENGINE__HOST``/``__PORT`` (127.0.0.1:8322);
    options ``--port``, ``--threads``, ``--exact``, ``--data-dir`` override the settings.
-3. ``GET /healthz`` answers 200 with ``state: ready`` once loaded, else 503 with the reason.
+3. ``GET /healthz`` answers 200 with ``state: ready`` once loaded, else 503 with the reason;
+   ``?wait_s=30`` waits while it loads.
 4. ``POST /v1/chat/completions`` and ``/v1/completions`` are OpenAI's, with ``temperature``,
    ``top_p``, ``max_tokens``, ``seed``, ``stop``, ``n``, ``logprobs``; no streams, no native tools.
 5. ``"return_tokens": true`` adds ``choices[i].instar``: ``prompt_token_ids``, ``token_ids`` (with

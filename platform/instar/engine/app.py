@@ -8,9 +8,9 @@ import struct
 import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -121,7 +121,9 @@ def _add_other_routes(app: FastAPI, host: EngineHost) -> None:
         return {"object": "list", "data": listed}
 
     @app.get("/healthz")
-    async def health() -> JSONResponse:
+    async def health(wait_s: Annotated[float, Query(ge=0.0, le=60.0)] = 0.0) -> JSONResponse:
+        if wait_s and host.state == "loading":
+            await host.wait_settled(wait_s)
         report = host.health()
         return JSONResponse(report, status_code=200 if report["state"] == "ready" else 503)
 

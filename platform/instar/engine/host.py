@@ -88,6 +88,7 @@ class EngineHost:
         self._scheduler: Scheduler | None = None
         self._has_embeddings = False
         self._stop = threading.Event()
+        self._settled = threading.Event()
         self._loader = threading.Thread(target=self._load, name="engine-load", daemon=True)
 
     @property
@@ -104,8 +105,13 @@ class EngineHost:
         """Finishes active generations and ends the threads."""
         self.state = "stopping"
         self._stop.set()
+        self._settled.set()
         if self._scheduler is not None:
             self._scheduler.stop(timeout_s=30.0)
+
+    async def wait_settled(self, timeout_s: float) -> None:
+        """Waits until loading has come to an end, well or not, but no longer than ``timeout_s``."""
+        await asyncio.to_thread(self._settled.wait, timeout_s)
 
     def health(self) -> dict[str, Any]:
         """State, reason, load and configuration, as ``/healthz`` reports them."""
@@ -241,9 +247,11 @@ class EngineHost:
                 f"model {CHAT_MODEL!r} is not installed in {self.config.data_dir}; "
                 "run: instar model install"
             )
+            self._settled.set()
             if self._stop.wait(1.0):
                 return
         self.state, self.reason = "loading", "loading the model"
+        self._settled.clear()
         begun = time.monotonic()
         try:
             self._load_models()
@@ -256,6 +264,7 @@ class EngineHost:
             self.load_s = time.monotonic() - begun
             if not self._stop.is_set():
                 self.state, self.reason = "ready", ""
+        self._settled.set()
 
     def _fail(self, reason: str) -> None:
         self.state, self.reason = "failed", reason

@@ -168,7 +168,7 @@ def _download(work: Path) -> Path:
 
 def _convert(gguf: Path, target: Path) -> None:
     """Converts in a process of its own, so that the caller keeps no torch and no gigabyte."""
-    # A killed installation may have left a converter running: it gets to keep its own folder's name.
+    # A killed installation may have left a converter running, so each has a folder of its own.
     for stale in target.parent.glob(f".{target.name}.*.partial"):
         shutil.rmtree(stale, ignore_errors=True)
     partial = Path(

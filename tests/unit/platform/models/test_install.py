@@ -1,4 +1,4 @@
-"""Installing the model fails clearly: no packages, no disk, no index, other bytes. With real pip."""
+"""Installing the model fails clearly: no packages, disk, index or right bytes. With real pip."""
 
 from __future__ import annotations
 
