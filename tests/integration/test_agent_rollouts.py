@@ -26,6 +26,9 @@ from instar_core.messages import Message
 from instar_core.rollouts import Rollout
 from instar_core.tasks import Task
 from instar_core.testing import ReplyScript
+from instar_evolvers.lab.durable import open_lab
+from instar_evolvers.lab.memory import MemoryBook, MemoryJournal, Tape
+from instar_evolvers.lab.rehearsal import Kill, Killed, MortalJournal
 
 SERVER = Path(__file__).parent / "servers" / "notes_server.py"
 T = TypeVar("T")
@@ -265,6 +268,60 @@ def test_a_resumed_rollout_brings_its_copy_back(server: ToolServerConfig, tmp_pa
     assert again.performed == 0
     assert resumed == whole
     assert resumed.reward == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [False, True])
+def test_a_night_killed_again_and_again_ends_as_an_undisturbed_one(
+    server: ToolServerConfig, tmp_path: Path, after: bool
+) -> None:
+    """Rollouts of several steps through the durable Lab, each life with copies of its own."""
+    tasks = [task(number, f"text{number}") for number in range(4)]
+    asked: list[str] = []
+
+    def chat(messages: tuple[Message, ...]) -> str:
+        asked.append(messages[-1].content)
+        if messages[-1].content.startswith("note "):
+            return obey(messages)
+        if " written" in messages[-1].content:
+            number = messages[-2].content.split('"id": "n')[1][0]
+            return f'{{"tool": "read_note", "id": "n{number}"}}'
+        return f"It says: {messages[-1].content}"
+
+    async def life(tape: Tape, kill: Kill) -> list[Rollout]:
+        journal = MortalJournal(MemoryJournal(tape=tape, json_round_trip=True), kill)
+        async with AgentBackend(services(server, tmp_path, chat, slots=1)) as backend:
+            lab = open_lab("r", backend, journal, MemoryBook(()), incumbent=SEVERAL_STEPS)
+            try:
+                await lab.start()
+                return await lab.rollouts(SEVERAL_STEPS, tasks)
+            finally:
+                await lab.close()
+
+    undisturbed = asyncio.run(life(Tape(), Kill()))
+    assert [one.reward for one in undisturbed] == [1.0] * 4
+    calls = len(asked)
+    asked.clear()
+    tape, kills = Tape(), 0
+    for at in (9, 11, 8, 14):
+        with pytest.raises(Killed):
+            asyncio.run(life(tape, Kill(at, after=after)))
+        kills += 1
+    resumed = asyncio.run(life(tape, Kill()))
+    assert [outcome(one) for one in resumed] == [outcome(one) for one in undisturbed]
+    # Each life can lose at most one call per rollout that was in flight, and repeats nothing else.
+    assert calls <= len(asked) <= calls + kills * len(tasks)
+
+
+def outcome(rollout: Rollout) -> tuple[Any, ...]:
+    """What a rollout comes to, without the time it took."""
+    return (
+        rollout.id,
+        rollout.reward,
+        rollout.trajectory.answer,
+        rollout.trajectory.final_state,
+        [step.message for step in rollout.trajectory.steps],
+    )
 
 
 def test_a_copy_that_cannot_be_brought_back_is_a_fault(
