@@ -18,6 +18,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from instar.api.auth import Caller
+from instar.api.events import UNBUFFERED
 from instar.api.idempotency import IdempotentRoute
 from instar.api.problems import respond_to
 from instar.api.views import labels_of
@@ -48,7 +49,6 @@ _FINISH: dict[StopReason, str] = {
     "max_tokens": "length",
     "context_overflow": "length",
 }
-_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class _Part(BaseModel):
@@ -249,7 +249,7 @@ async def stream_reply(
     # What cannot even start (no such agent, no such label) is an ordinary error with its status.
     prepared = await caller.service.agents.prepare(caller.project_id, call, caller.author)
     return StreamingResponse(
-        _events(body, prepared, caller, request), media_type="text/event-stream", headers=_HEADERS
+        _events(body, prepared, caller, request), media_type="text/event-stream", headers=UNBUFFERED
     )
 
 

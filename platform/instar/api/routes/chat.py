@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
@@ -18,6 +16,7 @@ from instar.api.chat import (
     reply_of,
     stream_reply,
 )
+from instar.api.events import STREAM
 from instar.api.problems import documented
 
 router = APIRouter(
@@ -26,9 +25,6 @@ router = APIRouter(
     route_class=ChatRoute,
     responses=documented(400, 401, 403, 404, 409, 413, 422, 500, 502, 503),
 )
-STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
-}
 
 
 @router.post("/chat/completions", response_model=ChatOut, responses=STREAM)

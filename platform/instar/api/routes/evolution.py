@@ -6,8 +6,10 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query
+from fastapi.responses import StreamingResponse
 
 from instar.api.auth import Operator, Viewer
+from instar.api.events import STREAM, UNBUFFERED, first_seq, stream_events
 from instar.api.idempotency import HEADER, IdempotentRoute
 from instar.api.pages import After, Limit, Page
 from instar.api.problems import documented
@@ -24,6 +26,7 @@ router = APIRouter(
     responses=documented(400, 401, 403, 404, 409, 413, 422, 500, 502, 503),
 )
 Key = Annotated[str | None, Header(alias=HEADER, include_in_schema=False)]
+LastId = Annotated[str | None, Header(description="id of the last event that was received")]
 Seq = Annotated[int, Query(ge=0, le=2**62, description="events after this number")]
 
 
@@ -79,3 +82,19 @@ async def list_run_events(
     return await service.list_events(
         caller.db, caller.project_id, str(run_id), after_seq=after, limit=limit
     )
+
+
+@router.get("/runs/{run_id}/events/stream", response_class=StreamingResponse, responses=STREAM)
+async def stream_run_events(
+    run_id: UUID, caller: Viewer, after: Seq = 0, last_event_id: LastId = None
+) -> StreamingResponse:
+    """The same events as server-sent events, from ``after`` or ``Last-Event-ID`` on, to the end."""
+    await service.read_run(caller.db, caller.project_id, str(run_id))
+    events = stream_events(
+        lambda seq: service.list_events(
+            caller.db, caller.project_id, str(run_id), after_seq=seq, limit=200
+        ),
+        lambda: service.read_run(caller.db, caller.project_id, str(run_id)),
+        first_seq(after, last_event_id),
+    )
+    return StreamingResponse(events, media_type="text/event-stream", headers=UNBUFFERED)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
+from instar import api
 from instar.api.app import create_app, is_loopback
 from instar.api.auth import authenticate
 from instar.api.limits import BodyLimit
@@ -35,6 +39,37 @@ def test_the_api_process_loads_no_model_library() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+def test_uvicorn_finds_the_application_by_its_usual_name() -> None:
+    code = (
+        "from uvicorn.importer import import_from_string as find\n"
+        "print(type(find('instar.api.app:app')).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "FastAPI"
+
+
+def test_routes_stay_thin() -> None:
+    """At most fifteen statements' lines each, docstring and signature not counted."""
+    for path in sorted((Path(api.__file__).parent / "routes").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.AsyncFunctionDef):
+                first, last = node.body[0], node.body[-1]
+                assert (last.end_lineno or 0) - first.lineno < 15, (path.name, node.name)
+
+
+def test_a_database_that_is_away_is_a_503_with_the_remedy_and_no_address() -> None:
+    url = "postgresql://instar_app:hidden-word@127.0.0.1:9/gone"
+    with TestClient(create_app(Settings(app_database_url=url))) as client:
+        assert client.get("/healthz").status_code == 200
+        ready = client.get("/readyz")
+        assert ready.status_code == 503
+        answer = client.get("/v1/agents", headers={"Authorization": "Bearer instar_x"})
+        assert answer.status_code == 503
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.headers["Retry-After"]
+        assert "hidden-word" not in answer.text + ready.text
 
 
 def test_importing_the_module_makes_no_application() -> None:
