@@ -145,10 +145,10 @@ class RolloutRequest(Frozen):
 
     @property
     def identity(self) -> str:
-        """Hash of what makes two rollouts the same: candidate, task, draw, arm, and if it is sealed.
+        """Hash of what makes two rollouts the same: candidate, task, draw, arm, sealed or not.
 
-        Not of the sealed test's id: that differs between two runs of the same history, and draws are
-        new in every test anyway (the Lab takes them from the ticket's seed).
+        Not of the sealed test's id: that differs between two runs of the same history, and draws
+        are new in every test anyway (the Lab takes them from the ticket's seed).
         """
         return content_hash(
             [
