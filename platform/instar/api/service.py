@@ -20,6 +20,7 @@ from instar_core.errors import PrerequisiteError
 __all__ = ["Overrides", "Service", "database_url"]
 
 _CHECK_EVERY_S = 2.0
+_BROKER_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,24 @@ class Service:
     async def schema(self) -> Readiness:
         """Whether the database has exactly this version's schema, asked anew."""
         return await asyncio.to_thread(check, self.db.url)
+
+    async def broker(self) -> str:
+        """``ok``, or what is wrong with the broker."""
+        from redis.asyncio import Redis
+        from redis.exceptions import RedisError
+
+        url = self.settings.redis_url
+        if not url:
+            return "no broker is configured; set REDIS_URL or start with `instar up`"
+        client = Redis.from_url(url, socket_connect_timeout=_BROKER_TIMEOUT_S)
+        try:
+            async with asyncio.timeout(_BROKER_TIMEOUT_S):
+                await client.ping()
+        except (RedisError, OSError, TimeoutError) as error:
+            return f"the broker does not answer ({type(error).__name__})"
+        finally:
+            await client.aclose()
+        return "ok"
 
     async def require_ready(self) -> None:
         """Lets requests through once the schema was found to be right.

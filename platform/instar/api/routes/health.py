@@ -10,11 +10,9 @@ from pydantic import BaseModel, Field
 import instar
 from instar.api.auth import service_of
 from instar.api.schemas import Health
-from instar.api.service import Service
 from instar.store.migrate import head_revision
 
 router = APIRouter(tags=["health"])
-_BROKER_TIMEOUT_S = 2.0
 
 
 class Version(BaseModel):
@@ -34,7 +32,7 @@ async def read_health() -> dict[str, str]:
 async def read_readiness(request: Request, response: Response) -> Health:
     """Whether database, schema and broker are as they must be; 503 with the reasons if not."""
     service = service_of(request)
-    schema, broker = await asyncio.gather(service.schema(), _broker(service))
+    schema, broker = await asyncio.gather(service.schema(), service.broker())
     checks = {"database": "ok" if schema.ready else schema.reason, "broker": broker}
     ready = all(words == "ok" for words in checks.values())
     if not ready:
@@ -47,22 +45,3 @@ async def read_readiness(request: Request, response: Response) -> Health:
 async def read_version() -> Version:
     """The version of this service and the schema revision it needs."""
     return Version(version=instar.__version__, schema_revision=head_revision())
-
-
-async def _broker(service: Service) -> str:
-    """``ok``, or what is wrong with the broker."""
-    from redis.asyncio import Redis
-    from redis.exceptions import RedisError
-
-    url = service.settings.redis_url
-    if not url:
-        return "no broker is configured; set REDIS_URL or start with `instar up`"
-    client = Redis.from_url(url, socket_connect_timeout=_BROKER_TIMEOUT_S)
-    try:
-        async with asyncio.timeout(_BROKER_TIMEOUT_S):
-            await client.ping()
-    except (RedisError, OSError, TimeoutError) as error:
-        return f"the broker does not answer ({type(error).__name__})"
-    finally:
-        await client.aclose()
-    return "ok"
