@@ -42,8 +42,7 @@ class Step(Frozen):
     kind: Literal["model", "tool", "note"]
     message: Message
     request_hash: str = Field(default="", description="sha256 of the messages sent to the model")
-    model: str = ""
-    fingerprint: str = Field(default="", description="the provider's or engine's exact version")
+    model: str = Field(default="", description="what replied, as exactly as its client can say")
     tool_call: ToolCall | None = None
     is_error: bool = False
     capture: TokenCapture | None = None

@@ -239,8 +239,7 @@ async def _model_node(state: LoopState, runtime: _Runtime) -> dict[str, Any]:
             kind="model",
             message=message,
             request_hash=content_hash([turn.model_dump(mode="json") for turn in request.messages]),
-            model=harness.model,
-            fingerprint=reply.fingerprint,
+            model=reply.fingerprint or harness.model,
             capture=reply.capture,
             usage=outcome.usage,
         )

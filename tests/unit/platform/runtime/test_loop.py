@@ -121,7 +121,7 @@ def test_an_answer_ends_the_loop_with_everything_recorded() -> None:
     )
     step = trajectory.steps[0]
     assert step.request_hash == content_hash([OPENING[0].model_dump(mode="json")])
-    assert (step.model, step.fingerprint, step.usage.tokens) == ("m", "scripted 1", 15)
+    assert (step.model, step.usage.tokens) == ("scripted 1", 15)
     assert step.usage.model_calls == 1
     assert model.requests[0].seed == 100
 
