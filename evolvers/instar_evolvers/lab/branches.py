@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar, cast
 
 from instar_core.base import content_hash
+from instar_core.errors import LabMisuse, LeaseLost, ReplayDiverged
 from instar_evolvers.lab.effects import EffectDoor
 from instar_evolvers.lab.scope import CURRENT, Group, Scope
 
@@ -111,6 +112,8 @@ class Gathering(Generic[A, B]):
         try:
             self.results[index] = await self._fn(item)
         except Exception as error:  # noqa: BLE001 - raised by whoever takes this branch's result
+            if isinstance(error, (LabMisuse, LeaseLost, ReplayDiverged)):
+                self._door.fail(error)
             self._door.check_fatal()
             self.failures[index] = error
         await drain(scope)

@@ -229,10 +229,7 @@ class RehearsalBackend:
     async def rollout(self, request: RolloutRequest, calls: Calls) -> Rollout:
         """Two model calls around a tool call that fails now and then."""
         self.requests.append(request)
-        # Without the sealed test's id, which is another one in every book.
-        who = content_hash(
-            [request.candidate.digest, request.task.content_digest, request.draw, request.arm]
-        )
+        who = request.identity
         usage = ZERO
         for step in range(2):
             outcome = await self._call(calls, "model_call", [who, step])
