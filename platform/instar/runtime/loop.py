@@ -122,10 +122,14 @@ async def run_loop(context: LoopContext, opening: Messages) -> Trajectory:
         BudgetExhausted: The journal could not reserve for the next call.
         UserError: The provider refuses the request itself (unknown model, bad key).
     """
+    from langsmith import tracing_context
+
     limits = context.candidate.harness.limits
-    final = await _graph().ainvoke(
-        _start(opening), config={"recursion_limit": 2 * limits.max_steps + 4}, context=context
-    )
+    # LangGraph would send whole conversations to LangSmith when its variables happen to be set.
+    with tracing_context(enabled=False):
+        final = await _graph().ainvoke(
+            _start(opening), config={"recursion_limit": 2 * limits.max_steps + 4}, context=context
+        )
     return Trajectory(
         opening=opening,
         steps=final["steps"],

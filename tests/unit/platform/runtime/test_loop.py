@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -266,6 +267,30 @@ def test_faults_outside_raise_and_are_never_an_observation() -> None:
         run(agent(), [], model=ScriptedModel(ReplyScript([]), failures=[ModelError("503")]))
     with pytest.raises(ToolServerError, match="the server died"):
         run(agent(), ['{"tool": "assign", "queue": "dead"}'])
+
+
+def test_no_conversation_leaves_for_a_tracing_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its variables set, LangGraph alone would post every run to the address they name."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0)
+        port = listener.getsockname()[1]
+        monkeypatch.setenv("LANGSMITH_TRACING", "true")
+        monkeypatch.setenv("LANGSMITH_API_KEY", "key")
+        monkeypatch.setenv("LANGSMITH_ENDPOINT", f"http://127.0.0.1:{port}")
+        from langsmith import utils
+
+        utils.get_env_var.cache_clear()
+        seen: list[bool] = []
+
+        def reply(messages: Any) -> str:
+            seen.append(bool(utils.tracing_is_enabled()))
+            return "done"
+
+        assert run(agent(), [reply]).answer == "done"
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+        utils.get_env_var.cache_clear()
+    assert seen == [False]
 
 
 def test_a_broken_gate_refuses() -> None:
