@@ -279,7 +279,8 @@ def test_no_conversation_leaves_for_a_tracing_service(monkeypatch: pytest.Monkey
         monkeypatch.setenv("LANGSMITH_ENDPOINT", f"http://127.0.0.1:{port}")
         from langsmith import utils
 
-        utils.get_env_var.cache_clear()
+        environment: Any = utils.get_env_var
+        environment.cache_clear()
         seen: list[bool] = []
 
         def reply(messages: Any) -> str:
@@ -289,7 +290,7 @@ def test_no_conversation_leaves_for_a_tracing_service(monkeypatch: pytest.Monkey
         assert run(agent(), [reply]).answer == "done"
         with pytest.raises(BlockingIOError):
             listener.accept()
-        utils.get_env_var.cache_clear()
+        environment.cache_clear()
     assert seen == [False]
 
 
