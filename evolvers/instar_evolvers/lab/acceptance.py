@@ -306,31 +306,38 @@ class _Test:
         tasks = [group[r % len(group)] for r in range(self._config.repeats)]
         order: list[Arm] = ["candidate", "incumbent"]
         rng.shuffle(order)
+        pair = await self._try_pair(index, 0, tasks, order)
+        for attempt in range(1, self._run.retries + 1):
+            if self._over or (pair.candidate is not None and pair.incumbent is not None):
+                break
+            await asyncio.sleep(self._run.wait_s * 2 ** (attempt - 1))
+            again = await self._try_pair(index, attempt, tasks, order)
+            pair = again._replace(
+                rollouts=pair.rollouts + again.rollouts, usage=pair.usage + again.usage
+            )
+        return pair
+
+    async def _try_pair(
+        self, index: int, attempt: int, tasks: list[Task], order: list[Arm]
+    ) -> PairScore:
+        """Each task once per arm, the arms taking turns; ends at the first failure."""
+        sums: dict[Arm, float] = {"candidate": 0.0, "incumbent": 0.0}
         rollouts, usage = 0, ZERO
-        for attempt in range(self._run.retries + 1):
-            if attempt and self._run.wait_s:
-                await asyncio.sleep(self._run.wait_s * 2 ** (attempt - 1))
-            sums: dict[Arm, float] = {"candidate": 0.0, "incumbent": 0.0}
-            failed: Arm | None = None
-            for repeat, task in enumerate(tasks):
-                for arm in order:
-                    if self._over:
-                        return PairScore(None, None, rollouts, usage)
-                    rollout = await self._roll(index, attempt, arm, repeat, task)
-                    rollouts += 1
-                    usage = rollout.usage if usage is ZERO else usage + rollout.usage
-                    if rollout.score is None:
-                        failed = arm
-                        break
-                    sums[arm] += rollout.score.reward
-                if failed is not None:
-                    break
-            if failed is None:
-                n = len(tasks)
-                return PairScore(sums["candidate"] / n, sums["incumbent"] / n, rollouts, usage)
-        # The number of the arm that did not fail only says that it is not the missing one.
-        lost = None if failed == "candidate" else 0.0
-        return PairScore(lost, None if failed == "incumbent" else 0.0, rollouts, usage)
+        for repeat, task in enumerate(tasks):
+            for arm in order:
+                if self._over:
+                    return PairScore(None, None, rollouts, usage)
+                rollout = await self._roll(index, attempt, arm, repeat, task)
+                rollouts += 1
+                usage = rollout.usage if usage is ZERO else usage + rollout.usage
+                if rollout.score is None:
+                    # The other arm's 0 is no score: it only says which one is missing.
+                    if arm == "candidate":
+                        return PairScore(None, 0.0, rollouts, usage)
+                    return PairScore(0.0, None, rollouts, usage)
+                sums[arm] += rollout.score.reward
+        n = len(tasks)
+        return PairScore(sums["candidate"] / n, sums["incumbent"] / n, rollouts, usage)
 
     async def _roll(self, index: int, attempt: int, arm: Arm, repeat: int, task: Task) -> Rollout:
         request = RolloutRequest(

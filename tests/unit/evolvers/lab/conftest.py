@@ -98,7 +98,7 @@ class Bench:
 
     async def lab(self, *, incumbent: Candidate | None = None, **config: Any) -> DurableLab:
         """A started lab of a new process."""
-        settings = LabConfig(**({"retry_wait_s": 0.0} | config))
+        settings = LabConfig.model_validate({"retry_wait_s": 0.0} | config)
         lab = DurableLab(
             "run",
             self.backend,

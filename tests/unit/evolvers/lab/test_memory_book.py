@@ -86,7 +86,7 @@ def test_an_undecided_test_goes_on_and_a_decided_one_does_not() -> None:
 
     async def run() -> None:
         ticket = await book.open_test(child(1), START)
-        state: JsonValue = {"pairs": [[1.0, 0.0, "default"]] * 3}
+        state: JsonValue = {"pairs": [[1.0, 0.0, "default"], [0.5, 1.0, "default"]]}
         undecided = SealedOutcome(verdict="undecided", groups_used=4, state=state)
         await book.close(ticket, undecided, child(1))
         more = await book.open_test(child(1), START)

@@ -71,6 +71,12 @@ def test_each_arm_runs_fresh_and_a_coin_decides_who_goes_first(bench: Any) -> No
         assert {first.arm, second.arm} == {"candidate", "incumbent"}
         assert first.task == second.task and first.draw == second.draw
         assert first.sealed_test == second.sealed_test == "test-1"
+    order = [(request.task.id, request.arm) for request in requests]
+    bench.rules(SMALL)
+    bench.tape = type(bench.tape)()
+    del requests[:]
+    asyncio.run(run())
+    assert [(request.task.id, request.arm) for request in requests] == order, "fixed by the seed"
     firsts = Counter(first.arm for first, _ in pairs)
     assert min(firsts.values()) >= 2, firsts
     assert len({request.task.group for request in requests}) == len(pairs)
