@@ -116,6 +116,8 @@ class EngineHost:
     def health(self) -> dict[str, Any]:
         """State, reason, load and configuration, as ``/healthz`` reports them."""
         active, waiting = self._scheduler.load if self._scheduler else (0, 0)
+        if self.state == "ready" and self._scheduler and not self._scheduler.alive:
+            self._fail("the generating thread ended; restart the engine")
         return {
             "state": self.state,
             "reason": self.reason,

@@ -79,11 +79,15 @@ class EmbeddingJob:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """Bounds of the scheduler: slots, memory for prefixes, and tokens of one prompt pass."""
+    """Bounds: slots, memory for prefixes, tokens of one prompt pass, tokens of all active together.
+
+    One sequence alone may pass the last two; a prompt is then run in pieces.
+    """
 
     slots: int
     prefix_bytes: int
     prefill_tokens: int = 2048
+    store_tokens: int = 49_152
 
 
 class Scheduler:
@@ -114,6 +118,7 @@ class Scheduler:
         self._embeddings: deque[EmbeddingJob] = deque()
         self._active: list[Generation] = []
         self._stopping = False
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="engine-generate", daemon=True)
 
     def start(self) -> None:
@@ -130,14 +135,25 @@ class Scheduler:
     def submit(self, sequence: Generation) -> None:
         """Queues a sequence; its ``done`` is called later on the generating thread."""
         with self._wake:
-            self._waiting.append(sequence)
-            self._wake.notify()
+            if not self._ended:
+                self._waiting.append(sequence)
+                self._wake.notify()
+                return
+        _close(sequence, "cancelled")
 
     def submit_embedding(self, job: EmbeddingJob) -> None:
         """Queues texts to embed."""
         with self._wake:
-            self._embeddings.append(job)
-            self._wake.notify()
+            if not self._ended:
+                self._embeddings.append(job)
+                self._wake.notify()
+                return
+        job.done(None, "the generating thread ended")
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still generates."""
+        return not self._ended
 
     @property
     def load(self) -> tuple[int, int]:
@@ -147,8 +163,11 @@ class Scheduler:
     def _run(self) -> None:
         import torch
 
-        with torch.inference_mode():
-            self._serve()
+        try:
+            with torch.inference_mode():
+                self._serve()
+        finally:
+            self._end()
 
     def _serve(self) -> None:
         while True:
@@ -159,10 +178,17 @@ class Scheduler:
                 if self._stopping and not self._active:
                     break
             self._turn()
-        for sequence in self._waiting:
-            _close(sequence, "cancelled")
+
+    def _end(self) -> None:
+        """Answers whatever is left, so that nobody waits for a thread that is gone."""
+        with self._wake:
+            self._ended = True
+            left = [*self._active, *self._waiting]
+        for sequence in left:
+            sequence.error = "the generating thread ended"
+            _close(sequence, "cancelled" if self._stopping else "failed")
         for job in self._embeddings:
-            job.done(None, "the engine is shutting down")
+            job.done(None, "the generating thread ended")
 
     def _turn(self) -> None:
         """One round: embeddings, admission, one step; a failure ends requests, not the thread."""
@@ -203,6 +229,7 @@ class Scheduler:
             ahead: set[bytes] = set()
             later: list[Generation] = []
             budget = self._limits.prefill_tokens
+            room = self._limits.store_tokens - sum(_most_tokens(s) for s in self._active)
             while self._waiting and len(self._active) + len(batch) < self._limits.slots:
                 sequence = self._waiting.popleft()
                 if sequence.cancelled:
@@ -213,13 +240,15 @@ class Scheduler:
                 matched = self._prefixes.match(sequence.keys)
                 following = sequence.keys[matched : matched + 1]
                 cost = len(sequence.prompt) - matched * BLOCK
-                if (following and following[0] in ahead) or (batch and cost > budget):
+                crowded = bool(self._active or batch) and _most_tokens(sequence) > room
+                if crowded or (following and following[0] in ahead) or (batch and cost > budget):
                     later.append(sequence)
                     continue
                 ahead.update(following)
                 sequence.cached_tokens = matched * BLOCK
                 batch.append(sequence)
                 budget -= cost
+                room -= _most_tokens(sequence)
             with self._wake:
                 self._waiting.extendleft(reversed(later))
             if not batch:
@@ -300,6 +329,10 @@ class Scheduler:
             sequence.done(sequence)
         if not self._active and self._store.capacity > 2 * self._limits.prefill_tokens:
             self._store.release()
+
+
+def _most_tokens(sequence: Generation) -> int:
+    return len(sequence.prompt) + sequence.max_tokens
 
 
 def _close(sequence: Generation, finish: Finish) -> None:

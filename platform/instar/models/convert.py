@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from instar.engine.weights import MARKER, marker_content
 
@@ -23,7 +24,7 @@ def convert(gguf: Path, folder: Path) -> None:
 
     source, name = str(gguf.parent), gguf.name
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name)
-    model = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=torch.float32)
     # transformers refuses to save what it read from GGUF, although the weights are plain float32 by
     # then: it goes by these marks.
     model.hf_quantizer = None

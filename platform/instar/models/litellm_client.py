@@ -57,6 +57,8 @@ class LitellmClient:
         """
         require_key(self._endpoint)
         models = self._settings.models
+        # The first import takes seconds, which would stop heartbeats on this loop.
+        await asyncio.to_thread(_litellm)
         begun = time.monotonic()
         response = await with_retries(
             f"model {self._endpoint.name}",
@@ -240,10 +242,9 @@ def _environment_key(provider: str) -> str:
 
 
 def _litellm() -> Any:
-    """litellm, imported late and told to stay quiet and at home."""
+    """litellm, imported late and told to stay quiet."""
     prepare_process()
     import litellm
 
     litellm.suppress_debug_info = True
-    litellm.telemetry = False
     return litellm

@@ -57,6 +57,12 @@ class EngineConnection:
         async def attempt() -> dict[str, Any]:
             try:
                 response = await self._http().post(path, json=body)
+            except httpx.ReadTimeout as error:
+                raise ModelError(
+                    f"the local engine at {self._base} did not answer in "
+                    f"{self._settings.models.timeout_s:g} s.",
+                    remedy="Raise INSTAR_MODELS__TIMEOUT_S or lower the concurrency.",
+                ) from error
             except httpx.HTTPError as error:
                 raise Transient(f"{self._base}: {type(error).__name__}: {error}") from error
             if response.status_code == 200:

@@ -15,6 +15,7 @@ from instar.models.base import ModelReply, ModelRequest
 from instar.models.endpoints import resolve_endpoint
 from instar.models.litellm_client import INVALID_ARGUMENTS, LitellmClient
 from instar.settings import ModelPrice, Settings
+from instar_core.base import JsonValue
 from instar_core.errors import ContextOverflow, ModelError, UserError
 from instar_core.messages import Message, Sampling, ToolCall, ToolDefinition
 
@@ -184,14 +185,17 @@ def test_secrets_in_a_providers_words_are_masked(provider: Provider) -> None:
 
 
 def test_tools_go_out_and_calls_come_back(provider: Provider) -> None:
-    arguments = {"queue": "harbor", "urgent": True}
+    arguments: dict[str, JsonValue] = {"queue": "harbor", "urgent": True}
     calls = [
         _call("a", "assign_queue", json.dumps(arguments)),
         _call("b", "assign_queue", "{not json"),
         _call("c", "assign_queue", "[1]"),
     ]
     provider.answers = [_said(None, calls)]
-    parameters = {"type": "object", "properties": {"queue": {"type": "string"}}}
+    parameters: dict[str, JsonValue] = {
+        "type": "object",
+        "properties": {"queue": {"type": "string"}},
+    }
     tool = ToolDefinition(name="assign_queue", description="puts it there", parameters=parameters)
     earlier = (
         Message(role="user", content="go"),

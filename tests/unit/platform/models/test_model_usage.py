@@ -11,33 +11,35 @@ from instar.models.usage import normalise_usage
 from instar.settings import prepare_process
 
 Report = Mapping[str, Any]
+Raw = Any  # a provider's own record; litellm types each differently
 
 
-def _openai(raw: Report) -> Report:
+def _openai(raw: Raw) -> Report:
     from litellm.types.utils import Usage
 
     dumped: Report = Usage(**raw).model_dump()
     return dumped
 
 
-def _anthropic(raw: Report) -> Report:
+def _anthropic(raw: Raw) -> Report:
     from litellm.llms.anthropic.chat.transformation import AnthropicConfig
 
     dumped: Report = AnthropicConfig().calculate_usage(raw, None).model_dump()
     return dumped
 
 
-def _bedrock(raw: Report) -> Report:
+def _bedrock(raw: Raw) -> Report:
     from litellm.llms.bedrock.chat.converse_transformation import AmazonConverseConfig
 
     dumped: Report = AmazonConverseConfig().transform_usage(raw).model_dump()
     return dumped
 
 
-def _gemini(raw: Report) -> Report:
+def _gemini(raw: Raw) -> Report:
     from litellm.llms.vertex_ai.gemini.vertex_and_google_ai_studio_gemini import VertexGeminiConfig
 
-    dumped: Report = VertexGeminiConfig._calculate_usage({"usageMetadata": raw}).model_dump()
+    record: Raw = {"usageMetadata": raw}
+    dumped: Report = VertexGeminiConfig._calculate_usage(record).model_dump()
     return dumped
 
 
