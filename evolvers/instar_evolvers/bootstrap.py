@@ -52,7 +52,7 @@ class BootstrapConfig(Frozen):
     search_rollouts: int = Field(
         default=150, ge=1, description="rollouts of race and final comparison together"
     )
-    pool_size: int = Field(default=48, ge=1, description="demonstrations collected at most")
+    pool_size: int = Field(default=64, ge=1, description="demonstrations collected at most")
     shown: tuple[int, ...] = Field(
         default=(1, 2, 3, 4, 6), min_length=1, description="values of k that are tried"
     )
@@ -160,9 +160,9 @@ class _Search:
 
     async def _collect(self, tasks: Sequence[Task]) -> list[Demonstration]:
         """Verified cases: replayed references first, the agent's own successes where none are."""
-        limit = min(self.config.pool_size, max(1, self.allowance.left // 3))
-        referenced = [task for task in tasks if _has_reference(task)][:limit]
+        referenced = [task for task in tasks if _has_reference(task)][: self.config.pool_size]
         if referenced:
+            # A replay asks no model: it is no attempt of the agent and costs no rollout.
             replays = await self.lab.rollouts(self.seed, referenced, arm=REFERENCE_ARM)
             found = verified(referenced, replays, self.config.pass_mark)
             if len(found) < len(referenced):
@@ -170,7 +170,7 @@ class _Search:
                 self._say("unverified", f"{lost} references did not pass their own verifier.")
             if found:
                 return found
-        tried = tasks[:limit]
+        tried = tasks[: min(self.config.pool_size, max(1, self.allowance.left // 3))]
         attempts = await self.allowance.rollouts(self.seed, tried)
         return verified(tried, attempts, self.config.pass_mark)
 

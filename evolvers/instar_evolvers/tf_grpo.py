@@ -217,12 +217,11 @@ class _Practice:
     def _speak_of_start(self, groups: Sequence[Group]) -> bool:
         """Says at once when the first batch has no contrast; whether going on makes sense."""
         scored = [rollout for group in groups for rollout in group.rollouts]
-        if any(group.mixed for group in groups) or not scored:
+        rewards = [rollout.reward for rollout in scored]
+        if not scored or max(rewards) > min(rewards):
             return True
-        if all(group.passed(self.config.pass_mark) for group in groups):
+        if min(rewards) >= self.config.pass_mark:
             self._say("all_passed", "Every attempt of the first batch passed: little to learn.")
-            return True
-        if any(rollout.reward > min(r.reward for r in scored) for rollout in scored):
             return True
         heard = any(rollout.score and rollout.score.feedback for rollout in scored)
         self._say(

@@ -98,7 +98,7 @@ def test_race_tasks_share_no_group_with_the_pool() -> None:
         for task in world.tasks().train
     ]
     data = Splits(train=tuple(pairs), validation=world.tasks().validation)
-    run_evolver(Bootstrap(), world, data=data)
+    run_evolver(config(pool_size=96, search_rollouts=400), world, data=data)
     replayed = {one.task.group for one in world.requests if one.arm == "reference"}
     raced = {one.task.group for one in world.requests if not one.arm and one.task.split == "train"}
     assert replayed
