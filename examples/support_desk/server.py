@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 
 __all__ = ["server"]
 
@@ -44,7 +45,7 @@ def read_ticket(ticket: str) -> dict[str, str]:
             "SELECT id, text, customer, queue, priority FROM ticket WHERE id = ?", (ticket,)
         ).fetchone()
     if row is None:
-        raise ValueError(f"There is no ticket {ticket!r}.")
+        raise ToolError(f"There is no ticket {ticket!r}.")
     return {key: row[key] or "" for key in row.keys()}  # noqa: SIM118 - Row iterates over values
 
 
@@ -56,7 +57,7 @@ def look_up_customer(customer: str) -> dict[str, str]:
             "SELECT id, name, plan FROM customer WHERE id = ?", (customer,)
         ).fetchone()
     if row is None:
-        raise ValueError(f"There is no customer {customer!r}.")
+        raise ToolError(f"There is no customer {customer!r}.")
     return {"id": row["id"], "name": row["name"], "plan": row["plan"]}
 
 
@@ -64,7 +65,7 @@ def look_up_customer(customer: str) -> dict[str, str]:
 def assign_queue(ticket: str, queue: str) -> str:
     """Assign a ticket to one of the queues harbor, lantern or anchor."""
     if queue not in QUEUES:
-        raise ValueError(f"There is no queue {queue!r}; the queues are {', '.join(QUEUES)}.")
+        raise ToolError(f"There is no queue {queue!r}; the queues are {', '.join(QUEUES)}.")
     _update("queue", queue, ticket)
     return f"Ticket {ticket} is now in queue {queue}."
 
@@ -73,7 +74,7 @@ def assign_queue(ticket: str, queue: str) -> str:
 def set_priority(ticket: str, priority: str) -> str:
     """Set a ticket's priority: low, normal, high or urgent."""
     if priority not in PRIORITIES:
-        raise ValueError(f"There is no priority {priority!r}; use {', '.join(PRIORITIES)}.")
+        raise ToolError(f"There is no priority {priority!r}; use {', '.join(PRIORITIES)}.")
     _update("priority", priority, ticket)
     return f"Ticket {ticket} now has priority {priority}."
 
@@ -85,7 +86,7 @@ def _update(column: str, value: str, ticket: str) -> None:
     }[column]
     with _desk() as desk:
         if desk.execute(statement, (value, ticket)).rowcount != 1:
-            raise ValueError(f"There is no ticket {ticket!r}.")
+            raise ToolError(f"There is no ticket {ticket!r}.")
 
 
 if __name__ == "__main__":
