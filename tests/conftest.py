@@ -1,4 +1,7 @@
-"""Fixtures that many tests share: one embedded PostgreSQL, a fresh database per test."""
+"""Fixtures that many tests share: one embedded PostgreSQL, a fresh database per test.
+
+What they need is imported inside them, so that tests without a database stay light.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,27 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from instar.store.testing import MigratedDatabase, PostgresCluster, create_database, start_cluster
+if TYPE_CHECKING:
+    from instar.store.testing import MigratedDatabase, PostgresCluster
 
 
 @pytest.fixture(scope="session")
 def postgres_cluster() -> Iterator[PostgresCluster]:
     """One server for the session, with one migrated template."""
+    from instar.store.testing import start_cluster
+
     directory = Path(tempfile.mkdtemp(prefix="instar-t"))
     if os.geteuid() == 0:
         directory.chmod(0o711)
     try:
         cluster = start_cluster(directory)
         yield cluster
-        cluster.server.stop()
+        # Nothing of it is kept, so it need not write anything down before it ends.
+        cluster.server.stop(timeout_s=0.0)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -38,6 +46,8 @@ def empty_database(postgres_cluster: PostgresCluster) -> Iterator[str]:
 @pytest.fixture
 def database(postgres_cluster: PostgresCluster) -> Iterator[MigratedDatabase]:
     """A fresh, migrated database with a project named ``test``."""
+    from instar.store.testing import create_database
+
     fresh = create_database(postgres_cluster)
     yield fresh
     postgres_cluster.drop(fresh.name)

@@ -29,8 +29,20 @@ _REMEDY = (
     "Nothing that was committed is lost. See that PostgreSQL runs (`instar status`), then repeat; "
     "a night goes on by itself once the database is back."
 )
+# A statement whose client is gone (killed, or it gave up while the statement was being sent) would
+# go on holding its locks; the server looks every two seconds, where its platform can.
+_SETTINGS = f"""
+set search_path = {SCHEMA}, pg_temp;
+set lock_timeout = '30s';
+set idle_in_transaction_session_timeout = '10min';
+do $$ begin
+  perform set_config('client_connection_check_interval', '2s', false);
+exception when invalid_parameter_value then null;
+end $$
+"""
 # Serialization failure and deadlock: PostgreSQL asks for the same transaction once more.
-_RETRYABLE = frozenset({"40001", "40P01"})
+# A lock that was not to be had in time is worth another try as well.
+_RETRYABLE = frozenset({"40001", "40P01", "55P03"})
 _READ_ONLY = frozenset({"25006"})
 _FULL = frozenset({"53100", "53200"})
 
@@ -55,7 +67,7 @@ class Database:
             pool_timeout=30,
             connect_args={"connect_timeout": 10, "application_name": "instar"},
         )
-        event.listen(self._engine.sync_engine, "connect", _set_search_path)
+        event.listen(self._engine.sync_engine, "connect", _prepare_connection)
         self._sessions = session_maker(self._engine, expire_on_commit=False)
 
     @asynccontextmanager
@@ -160,9 +172,12 @@ def _words(error: DBAPIError) -> str:
     return (str(error.orig).strip().splitlines() or [type(error.orig).__name__])[0].rstrip(".")
 
 
-def _set_search_path(connection: object, _record: object) -> None:
-    """Lets hand-written SQL name tables without the schema; the ORM always names it."""
+def _prepare_connection(connection: object, _record: object) -> None:
+    """Settings of each new connection: names without the schema, and an end to every wait.
+
+    The ORM always names the schema; hand-written SQL need not.
+    """
     cursor = connection.cursor()  # type: ignore[attr-defined]
-    cursor.execute(f"set search_path = {SCHEMA}, pg_temp")
+    cursor.execute(_SETTINGS)
     cursor.close()
     connection.commit()  # type: ignore[attr-defined]

@@ -153,6 +153,35 @@ def test_a_transaction_that_was_in_anothers_way_runs_once_more(database: Migrate
     assert database.query("select name from project") == [("theirs+mine",)]
 
 
+def test_a_cancelled_statement_gives_its_connection_back(database: MigratedDatabase) -> None:
+    project = database.project_id
+
+    async def work(_: Database) -> None:
+        db = Database(database.app_url, pool_size=1)
+        running = asyncio.Event()
+
+        async def long() -> None:
+            async with db.transaction(project) as session:
+                await session.execute(text("update project set name = 'lost'"))
+                running.set()
+                await session.execute(text("select pg_sleep(300)"))
+
+        try:
+            for _round in range(2):
+                running.clear()
+                task = asyncio.create_task(long())
+                await running.wait()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            async with db.transaction(project) as session:
+                assert await session.scalar(text("select name from project")) == "test"
+        finally:
+            await db.close()
+
+    database.run(work)
+
+
 def test_uniqueness_is_a_conflict(database: MigratedDatabase) -> None:
     with pytest.raises(ConflictError, match="uq_project_name"):
         database.run(lambda db: create_project(db, "test"))
