@@ -37,14 +37,13 @@ def require_free_port(host: str, port: int, variable: str) -> None:
             probe.bind((host, port))
         except OSError as error:
             who = _listener(port)
-            holder = f" by {who}" if who else ""
-            reason = (
-                f"is in use{holder}"
-                if who or error.errno == errno.EADDRINUSE
-                else str(error.strerror)
-            )
+            if not who and error.errno != errno.EADDRINUSE:
+                raise PrerequisiteError(
+                    f"port {port} on {host} cannot be used: {error.strerror}.",
+                    remedy=f"Choose an address of this machine, or another port with {variable}.",
+                ) from error
             raise PrerequisiteError(
-                f"port {port} on {host} {reason}.",
+                f"port {port} on {host} is in use{' by ' + who if who else ''}.",
                 remedy=f"Stop that process, or choose another port with {variable}={port + 10}.",
             ) from error
 

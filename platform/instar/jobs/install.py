@@ -17,6 +17,7 @@ from psycopg import sql
 from instar.embedded.files import private_write
 from instar.embedded.layout import Layout
 from instar.embedded.postgres import PostgresServer
+from instar.jobs.reconciler import Reconciler
 from instar.jobs.runner import database_url
 from instar.settings import Settings, load_settings, prepare_process
 from instar.store import job_ends, projects, system
@@ -59,6 +60,8 @@ async def install(settings: Settings) -> str:
         project_id = await projects.ensure_project(db, settings.project)
         await _ensure_key(db, project_id, layout.api_key)
         await _expire_old_leases(db, settings.worker.name)
+        # Before anything accepts work: what former workers left is queued, dead or cancelled.
+        await Reconciler(db).reap()
     finally:
         await db.close()
     kind = "external" if settings.database_url else "embedded"

@@ -59,13 +59,17 @@ class Reconciler:
         Raises:
             StoreError: The database is away; nothing is lost, sweep again later.
         """
-        await self._reap()
+        await self.reap()
         await self._send()
         await self._ring_due()
         await self._make_partitions()
 
-    async def _reap(self) -> None:
-        """Frees the jobs of workers that are gone, and tells their runs."""
+    async def reap(self) -> None:
+        """Frees the jobs of workers that are gone, and tells their runs.
+
+        Raises:
+            StoreError: The database is away.
+        """
         async with self.db.system() as session:
             reaped = await system.reap_jobs(session, limit=_BATCH)
         for job in reaped:

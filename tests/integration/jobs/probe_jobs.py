@@ -65,6 +65,13 @@ async def away(context: JobContext) -> None:
     raise ModelError("the provider is away.")
 
 
+async def offline(context: JobContext) -> None:
+    """Works without the database until it is released."""
+    _note(f"begin {context.fencing_token} {os.getpid()}")
+    while not _exists("release"):  # noqa: ASYNC110 - a file, not an event
+        await asyncio.sleep(0.02)
+
+
 async def poison(context: JobContext) -> None:
     """Kills the process that runs it."""
     _note(f"poison {context.fencing_token}")
@@ -78,5 +85,5 @@ async def stolen(context: JobContext) -> None:
     raise ZeroDivisionError("too late to matter")
 
 
-for _kind in (count, wait, stubborn, wrong, away, poison, stolen):
+for _kind in (count, wait, stubborn, wrong, away, offline, poison, stolen):
     register_kind(f"probe.{_kind.__name__}", f"probe_jobs:{_kind.__name__}")
