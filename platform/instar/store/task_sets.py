@@ -1,8 +1,8 @@
 """Task sets: tasks in three splits by group key, as versions of an artifact.
 
 The sealed split's content goes into a table that the application can write and not read; a sealed
-test gets its own groups through a definer function. The version's blob is a manifest of ids, splits,
-groups and digests, so nothing sealed is in it either.
+test gets its own groups through a definer function. The version's blob is a manifest of ids,
+splits, groups and digests, so nothing sealed is in it either.
 """
 
 from __future__ import annotations
