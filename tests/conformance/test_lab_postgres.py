@@ -42,7 +42,8 @@ class TakingJournal(PostgresJournal):
 
     async def open(self) -> JournalState:
         """Claims, then opens."""
-        super().__init__(self._db, self._take_over())
+        # In a thread: what the dead process still commits must be able to end meanwhile.
+        super().__init__(self._db, await asyncio.to_thread(self._take_over))
         return await super().open()
 
 
@@ -74,6 +75,7 @@ class PostgresKeeping:
         self._agent = agent
         self._task_set = task_set_version_id
         self._token = 0
+        self.journals: list[PostgresJournal] = []
 
     async def begin(self, version_id: str, limit: Remaining) -> None:
         """Inserts the run, its job and its budget."""
@@ -107,7 +109,9 @@ class PostgresKeeping:
 
     async def journal(self) -> Journal:
         """A journal for a process that takes the run over when it opens."""
-        return TakingJournal(self._db, self._config(), self.take_over)
+        journal = TakingJournal(self._db, self._config(), self.take_over)
+        self.journals.append(journal)
+        return journal
 
     def take_over(self) -> JournalConfig:
         """Gives the lease to the next process."""
@@ -189,6 +193,8 @@ def _keep(database: Any) -> Keep:
             kept = PostgresKeeping(database, db, "agent", tasks.id)
             await kept.begin(version.id, limit)
             yield kept
+            for journal in kept.journals:
+                await journal.close()  # a killed process leaves a commit under way
         finally:
             await db.close()
 

@@ -10,11 +10,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import Text, cast, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.store.pages import Page, read_page
 from instar.store.tables import (
+    BudgetRow,
     CandidateRow,
     EvaluationRow,
     EvolutionRunRow,
@@ -32,6 +33,7 @@ __all__ = [
     "change_progress",
     "create_evolution_run",
     "find_run_by_key",
+    "find_runs_with_reservations",
     "latest_measurement",
     "list_candidates",
     "list_evaluations",
@@ -141,6 +143,26 @@ async def list_evolution_runs(
     if agent is not None:
         query = query.where(EvolutionRunRow.agent == agent)
     return await read_page(session, query, EvolutionRunRow, limit=limit, cursor=cursor)
+
+
+async def find_runs_with_reservations(
+    session: AsyncSession, states: Sequence[str]
+) -> list[EvolutionRunRow]:
+    """Runs in these states whose own budget still has something reserved; their rows are locked."""
+    rows = await session.scalars(
+        select(EvolutionRunRow)
+        .join(BudgetRow, BudgetRow.subject == cast(EvolutionRunRow.id, Text))
+        .where(
+            BudgetRow.kind == "run",
+            EvolutionRunRow.state.in_(states),
+            (BudgetRow.reserved_rollouts > 0)
+            | (BudgetRow.reserved_tokens > 0)
+            | (BudgetRow.reserved_cost_usd > 0),
+        )
+        .order_by(EvolutionRunRow.id)
+        .with_for_update(of=EvolutionRunRow)
+    )
+    return list(rows)
 
 
 async def read_job_states(session: AsyncSession, job_ids: Sequence[str]) -> dict[str, str]:

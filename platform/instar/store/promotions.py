@@ -26,6 +26,7 @@ __all__ = [
     "promotions_of",
     "read_promotion",
     "read_proposal",
+    "runs_of",
     "settle_proposal",
     "version_numbers",
     "withdraw_proposals",
@@ -191,6 +192,14 @@ async def promotions_of(session: AsyncSession, proposal_ids: list[str]) -> dict[
         select(PromotionRow).where(PromotionRow.proposal_id.in_(proposal_ids))
     )
     return {row.proposal_id: row for row in rows}
+
+
+async def runs_of(session: AsyncSession, proposal_ids: list[str]) -> dict[str, str]:
+    """Proposal id → the run that made it."""
+    rows = await session.execute(
+        select(ProposalRow.id, ProposalRow.run_id).where(ProposalRow.id.in_(proposal_ids))
+    )
+    return {str(row[0]): str(row[1]) for row in rows}
 
 
 async def mark_rolled_back(

@@ -86,9 +86,9 @@ async def lock_epoch(session: AsyncSession, project_id: str, agent: str, task_se
         await session.execute(
             text(
                 "insert into instar.sealed_epoch (id, project_id, agent, number, task_set)"
-                " select cast(:id as uuid), cast(:project as uuid), :agent,"
+                " select cast(:id as uuid), cast(:project as uuid), cast(:agent as text),"
                 " coalesce(max(number), 0) + 1, :task_set"
-                " from instar.sealed_epoch where agent = :agent"
+                " from instar.sealed_epoch where agent = cast(:agent as text)"
                 " on conflict (project_id, agent, number) do nothing"
             ),
             {"id": new_id(), "project": project_id, "agent": agent, "task_set": task_set},
