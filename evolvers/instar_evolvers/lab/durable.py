@@ -36,7 +36,7 @@ from instar_core.tasks import Task
 from instar_core.usage import Remaining, Usage
 from instar_evolvers.lab.acceptance import SealedRun, run_sealed_test
 from instar_evolvers.lab.asking import Asking
-from instar_evolvers.lab.branches import Arrivals, Gathering, drain, pool
+from instar_evolvers.lab.branches import Arrivals, Gathering, pool
 from instar_evolvers.lab.config import LabConfig
 from instar_evolvers.lab.effects import EffectDoor, raise_if_exhausted
 from instar_evolvers.lab.rolling import Rolling
@@ -149,8 +149,9 @@ class DurableLab:
     async def close(self) -> None:
         """Ends what is still running and writes the events that wait; call it also after an
         error."""
+        while self._root.open_arrivals:
+            await self._root.open_arrivals[-1].abort()
         if self._door.fatal is None:
-            await drain(self._root)
             await self._flush()
 
     @property
@@ -197,8 +198,8 @@ class DurableLab:
                 self.config.concurrency,
                 lambda index: self._rolling.run(f"{key}.{index}", requests[index], of=size),
             )
-            for rollout in results:
-                scope.used.add(rollout.usage, rollouts=1)
+            for rollout, request in zip(results, requests, strict=True):
+                scope.used.add(rollout.usage, rollouts=self._backend.reserve_for(request).rollouts)
         return results
 
     async def _fits(self, key: str, requests: Sequence[RolloutRequest]) -> None:
@@ -214,7 +215,12 @@ class DurableLab:
         if left is None:
             return
         names = (f"{key}.{index}" for index in range(len(requests)))
-        fresh = sum(name not in door.finished and name not in door.unfinished for name in names)
+        # A replayed reference is no attempt of the agent: the backend reserves no rollout for it.
+        fresh = sum(
+            self._backend.reserve_for(request).rollouts
+            for name, request in zip(names, requests, strict=True)
+            if name not in door.finished and name not in door.unfinished
+        )
         if fresh > left:
             words = (
                 f"{fresh} more rollouts do not fit into what is left of the budget ({left}). "
