@@ -23,6 +23,7 @@ if "$PYTHON" -c 'import sys; sys.exit(sys.version_info >= (3, 12))' || [ -n "${I
 else
   echo "Python 3.12+: torch is left out (set INSTAR_WITH_TORCH=1 to install it); the local model needs it."
 fi
-"$VENV/bin/uv" pip install -q --python "$VENV/bin/python" -r requirements.lock
+# The lock is complete; without --no-deps a package that needs torch would fetch a build of several GB.
+"$VENV/bin/uv" pip install -q --python "$VENV/bin/python" --no-deps -r requirements.lock
 "$VENV/bin/uv" pip install -q --python "$VENV/bin/python" --no-deps --editable .
 echo "Environment ready in $VENV after $((SECONDS - started)) s."
