@@ -197,7 +197,7 @@ class Arrivals(Generic[A, B]):
         if self._running is None:
             self._running = self._start()
             self._scope.open_groups.append(self._running.group)
-            self._scope.open_arrivals.append(self.aclose)
+            self._scope.open_arrivals.append(self)
         running = self._running
         if self._taken == len(running.tasks):
             self._leave()
@@ -205,8 +205,7 @@ class Arrivals(Generic[A, B]):
         try:
             index = await self._next_index(running)
         except BaseException:
-            self._leave()
-            await running.cancel()
+            await self.abort()
             raise
         self._taken += 1
         running.group.merge(index)
@@ -236,11 +235,18 @@ class Arrivals(Generic[A, B]):
             await self._running.finish()
         self._over = True
 
+    async def abort(self) -> None:
+        """Ends the remaining branches now; their calls in flight are booked as spent."""
+        if not self._over and self._running is not None:
+            self._leave()
+            await self._running.cancel()
+        self._over = True
+
     def _leave(self) -> None:
         self._over = True
         if self._running is not None:
             self._scope.open_groups.remove(self._running.group)
-            self._scope.open_arrivals.remove(self.aclose)
+            self._scope.open_arrivals.remove(self)
 
 
 def _broken(task: asyncio.Task[None]) -> bool:
@@ -250,4 +256,4 @@ def _broken(task: asyncio.Task[None]) -> bool:
 async def drain(scope: Scope) -> None:
     """Waits for what a strand started with ``completed`` and left before its end."""
     while scope.open_arrivals:
-        await scope.open_arrivals[-1]()
+        await scope.open_arrivals[-1].aclose()

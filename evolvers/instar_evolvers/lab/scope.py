@@ -9,15 +9,16 @@ the clock.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Protocol
 
 from instar_core.errors import LabMisuse
 from instar_core.evolution import Event
 from instar_core.usage import Usage
 
-__all__ = ["CURRENT", "Group", "Meter", "Scope"]
+__all__ = ["CURRENT", "Group", "Leavable", "Meter", "Scope"]
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _PARENT = -1
@@ -45,6 +46,18 @@ class Meter:
         self.rollouts += other.rollouts
         self.tokens += other.tokens
         self.cost_usd += other.cost_usd
+
+
+class Leavable(Protocol):
+    """Branches that were started and not yet all handed over."""
+
+    async def aclose(self) -> None:
+        """Lets them run to their end."""
+        ...
+
+    async def abort(self) -> None:
+        """Ends them now."""
+        ...
 
 
 class Scope:
@@ -91,7 +104,7 @@ class Scope:
         self.busy = ""
         self.draws: dict[Pair, int] = {}
         self.open_groups: list[Group] = []
-        self.open_arrivals: list[Callable[[], Awaitable[None]]] = []
+        self.open_arrivals: list[Leavable] = []
         self.used = Meter()
         self.base = Meter()
         if self.parent is not None:

@@ -241,6 +241,20 @@ def test_rollouts_that_do_not_all_fit_are_refused_before_any_is_paid(bench: Any)
     assert asyncio.run(run()) == 7 and len(bench.backend.requests) == 7
 
 
+def test_rollouts_that_reserve_nothing_do_not_count_against_the_limit(bench: Any) -> None:
+    bench.limit(Remaining(rollouts=2))
+    bench.backend.reserve_for = lambda request: Amount(rollouts=0 if request.arm else 1)
+
+    async def run() -> None:
+        lab = await bench.lab()
+        await lab.rollouts(bench.start, bench.tasks, arm="reference")
+        assert lab.budget().rollouts == 2
+        await lab.rollouts(bench.start, bench.tasks[:2])
+        assert lab.budget().rollouts == 0 == bench.budget.remaining().rollouts
+
+    asyncio.run(run())
+
+
 def test_a_refusal_is_the_same_on_a_replay_even_when_there_is_room_by_then(bench: Any) -> None:
     bench.limit(Remaining(tokens=30))
 
@@ -395,6 +409,26 @@ def test_leaving_completed_early_leaves_nothing_behind(bench: Any) -> None:
         await lab.close()
 
     asyncio.run(run())
+
+
+def test_closing_ends_what_the_evolver_left_running(bench: Any) -> None:
+    ended = []
+
+    async def run() -> None:
+        lab = await bench.lab()
+
+        async def branch(index: int) -> None:
+            if index:
+                await asyncio.Event().wait()  # only cancellation ends this
+            ended.append(index)
+
+        async for _index, _result in lab.completed("race", range(3), branch):
+            break
+        await lab.close()
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(run())
+    assert ended == [0]
 
 
 def test_things_at_the_same_time_without_gather_are_refused(bench: Any) -> None:
