@@ -1,4 +1,4 @@
-"""Lab speed: what durability costs, as ratios to the same rollouts without a Lab and to a replay."""
+"""Lab speed: what durability costs, as ratios to rollouts without a Lab and to a replay."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def _run(world: Any, tape: Tape, wanted: list[Any]) -> float:
     lab = open_lab(
         "speed",
         world,
-        MemoryJournal(tape),
+        MemoryJournal(tape=tape),
         MemoryBook(world.tasks().sealed),
         incumbent=world.seed_candidate(),
     )
