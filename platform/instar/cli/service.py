@@ -50,9 +50,9 @@ def _announce(found: Status, key: str | None, as_json: bool) -> None:
     if key is not None:
         data["api_key"] = key
         lines.append(f"API key (shown this once; this machine's commands use it): {key}")
-    waiting = [item.name for item in found.services if item.state != "running"]
-    if waiting:
-        lines.append(f"still starting: {', '.join(waiting)}")
+    for item in found.services:
+        if item.state != "running":
+            lines.append(f"{item.name}: {item.state.replace('_', ' ')} {item.last_error}".rstrip())
     emit(data, as_json, "\n".join(lines))
 
 

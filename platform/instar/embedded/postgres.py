@@ -302,7 +302,7 @@ class PostgresServer:
             command += ["-c", f"{name}={value}"]
         log = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen[bytes](
                 command,
                 env=self._environment(),
                 cwd=self.cluster_dir,

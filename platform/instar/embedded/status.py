@@ -15,7 +15,10 @@ from instar_core.base import Frozen
 
 __all__ = ["ServiceState", "ServiceStatus", "Status", "SupervisorState", "read_status"]
 
-ServiceState = Literal["waiting", "starting", "running", "unhealthy", "backing_off", "stopped"]
+ServiceState = Literal[
+    "waiting", "starting", "running", "not_ready", "unhealthy", "backing_off", "stopped"
+]
+"""``not_ready``: it lives and says what it lacks, such as the engine without a model."""
 SupervisorState = Literal["starting", "ready", "degraded", "stopping", "stopped", "failed"]
 
 

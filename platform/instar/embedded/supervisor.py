@@ -178,13 +178,13 @@ class Supervisor:
             if now - unit.started_at > self._options.calm_s:
                 unit.recent = 0
         elif answer.heard and not unit.service.required:
-            # It lives and says what it waits for (the engine without a model): no use in a restart.
-            unit.state = "starting"
+            # It lives and says what it lacks (the engine without a model): a restart is no use.
+            unit.state = "not_ready"
         else:
             self._not_healthy(unit, now)
 
     def _not_healthy(self, unit: _Unit, now: float) -> None:
-        if unit.state != "starting":
+        if unit.state not in ("starting", "waiting"):
             unit.state = "unhealthy"
             silent = now - max(unit.heard_at, unit.started_at)
             if silent > self._options.unhealthy_s:
@@ -250,8 +250,8 @@ class Supervisor:
 
     def _overall(self) -> SupervisorState:
         if all(unit.up for unit in self._units if unit.service.required):
-            settled = all(unit.up for unit in self._units)
-            return "ready" if settled or not self._was_ready else "degraded"
+            troubled = any(unit.state in ("unhealthy", "backing_off") for unit in self._units)
+            return "degraded" if troubled and self._was_ready else "ready"
         return "degraded" if self._was_ready else "starting"
 
     def _status(self, state: SupervisorState, failure: InstarError | None = None) -> Status:

@@ -23,10 +23,12 @@ def ring(job_id: str, queue: str = "default") -> bool:
     Returns:
         Whether the broker took it.
     """
-    from instar.jobs.tasks import run_job
+    from instar.jobs.app import app
 
     try:
-        run_job.apply_async(args=[job_id], queue=queue, retry=False, expires=_BELL_LIVES_S)
+        app.send_task(
+            "instar.run_job", args=[job_id], queue=queue, retry=False, expires=_BELL_LIVES_S
+        )
     except (OperationalError, OSError) as error:
         _log.warning("the broker is away, job %s waits for the reconciler: %s", job_id, error)
         return False

@@ -30,14 +30,14 @@ class Service(HTTPServer):
 class Handler(BaseHTTPRequestHandler):
     """Answers by method and path."""
 
-    server: Service
-
     def _answer(self) -> None:
+        server = self.server
+        assert isinstance(server, Service)
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
         asked = f"{self.command} {self.path}"
-        self.server.asked.append((asked, dict(self.headers), body))
-        status, content = self.server.answers.get(asked, (404, {"detail": f"no {asked}"}))
+        server.asked.append((asked, dict(self.headers), body))
+        status, content = server.answers.get(asked, (404, {"detail": f"no {asked}"}))
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))

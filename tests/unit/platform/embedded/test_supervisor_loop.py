@@ -149,6 +149,7 @@ def test_what_a_waiting_service_says_is_shown(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     model = last(tmp_path).service("model")
     assert model is not None and model.last_error == "no model"
+    assert (tmp_path / "ready").read_text() == "ready"
     assert model.restarts == 0
 
 
