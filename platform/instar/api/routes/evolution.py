@@ -26,6 +26,7 @@ router = APIRouter(
     responses=documented(400, 401, 403, 404, 409, 413, 422, 500, 502, 503),
 )
 Key = Annotated[str | None, Header(alias=HEADER, include_in_schema=False)]
+Agent = Annotated[str | None, Query(max_length=255, description="only this agent's")]
 LastId = Annotated[str | None, Header(description="id of the last event that was received")]
 Seq = Annotated[int, Query(ge=0, le=2**62, description="events after this number")]
 
@@ -33,23 +34,32 @@ Seq = Annotated[int, Query(ge=0, le=2**62, description="events after this number
 @router.post("/quote")
 async def create_quote(spec: EvolutionSpec, caller: Operator) -> Quote:
     """What a run would take, and the smallest gain it could detect; spends nothing."""
-    return await service.create_quote(caller.db, caller.project_id, spec)
+    return await service.create_quote(
+        caller.db, caller.project_id, spec, settings=caller.service.settings
+    )
 
 
 @router.post("/runs", status_code=201)
 async def start_evolution_run(spec: EvolutionSpec, caller: Operator, key: Key = None) -> RunStatus:
     """Starts a run; a worker takes it up. The same idempotency key starts it once."""
     return await service.start_run(
-        caller.db, caller.project_id, spec, by=caller.author.name, idempotency_key=key
+        caller.db,
+        caller.project_id,
+        spec,
+        by=caller.author.name,
+        idempotency_key=key,
+        settings=caller.service.settings,
     )
 
 
 @router.get("/runs")
 async def list_evolution_runs(
-    caller: Viewer, limit: Limit = 50, after: After = None
+    caller: Viewer, agent: Agent = None, limit: Limit = 50, after: After = None
 ) -> Page[RunStatus]:
     """The project's evolution runs, newest first."""
-    page = await service.list_runs(caller.db, caller.project_id, limit=limit, cursor=after)
+    page = await service.list_runs(
+        caller.db, caller.project_id, agent=agent, limit=limit, cursor=after
+    )
     return Page(data=page.items, next=page.next_cursor)
 
 
@@ -70,6 +80,14 @@ async def list_run_candidates(run_id: UUID, caller: Viewer) -> list[CandidateOut
 async def cancel_evolution_run(run_id: UUID, caller: Operator) -> RunStatus:
     """Asks a run to stop; it ends as ``cancelled`` once its worker has seen it."""
     return await service.cancel_run(
+        caller.db, caller.project_id, str(run_id), by=caller.author.name
+    )
+
+
+@router.post("/runs/{run_id}/resume")
+async def resume_evolution_run(run_id: UUID, caller: Operator) -> RunStatus:
+    """Queues a run again that is ``interrupted`` and that no worker would take up by itself."""
+    return await service.resume_run(
         caller.db, caller.project_id, str(run_id), by=caller.author.name
     )
 

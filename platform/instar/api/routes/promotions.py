@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from instar.api.auth import Approver, Viewer
 from instar.api.idempotency import IdempotentRoute
@@ -13,6 +14,8 @@ from instar.api.problems import documented
 from instar.api.schemas import RollbackIn
 from instar.evolution import service
 from instar.evolution.schemas import PromotionView
+
+Agent = Annotated[str | None, Query(max_length=255, description="only this agent's")]
 
 router = APIRouter(
     prefix="/v1/promotions",
@@ -24,10 +27,12 @@ router = APIRouter(
 
 @router.get("")
 async def list_promotions(
-    caller: Viewer, limit: Limit = 50, after: After = None
+    caller: Viewer, agent: Agent = None, limit: Limit = 50, after: After = None
 ) -> Page[PromotionView]:
     """The project's promotions, newest first."""
-    page = await service.list_promotions(caller.db, caller.project_id, limit=limit, cursor=after)
+    page = await service.list_promotions(
+        caller.db, caller.project_id, agent=agent, limit=limit, cursor=after
+    )
     return Page(data=page.items, next=page.next_cursor)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from instar.api.auth import Approver, Viewer
 from instar.api.idempotency import IdempotentRoute
@@ -13,6 +14,10 @@ from instar.api.problems import documented
 from instar.api.schemas import DecisionIn
 from instar.evolution import service
 from instar.evolution.schemas import PromotionView, ProposalView
+from instar_core.evolution import ProposalState
+
+Agent = Annotated[str | None, Query(max_length=255, description="only this agent's")]
+State = Annotated[ProposalState | None, Query(description="only in this state")]
 
 router = APIRouter(
     prefix="/v1/proposals",
@@ -24,10 +29,16 @@ router = APIRouter(
 
 @router.get("")
 async def list_proposals(
-    caller: Viewer, limit: Limit = 50, after: After = None
+    caller: Viewer,
+    agent: Agent = None,
+    state: State = None,
+    limit: Limit = 50,
+    after: After = None,
 ) -> Page[ProposalView]:
     """The project's proposals, newest first."""
-    page = await service.list_proposals(caller.db, caller.project_id, limit=limit, cursor=after)
+    page = await service.list_proposals(
+        caller.db, caller.project_id, agent=agent, state=state, limit=limit, cursor=after
+    )
     return Page(data=page.items, next=page.next_cursor)
 
 
