@@ -54,9 +54,15 @@ class BackendPlan:
 
 @asynccontextmanager
 async def open_backend(
-    plan: BackendPlan, db: Database, settings: Settings
+    plan: BackendPlan, db: Database, settings: Settings, *, journalled: bool = False
 ) -> AsyncIterator[Backend]:
     """The backend of a run, until the block ends.
+
+    Args:
+        plan: What it is opened for.
+        db: Where tool servers are registered.
+        settings: Models, embedder, and the tally of calls.
+        journalled: Whether its calls are recorded, so that a tally of them means something.
 
     Raises:
         UserError: If the environment is unknown or the agent's tools have no test binding.
@@ -65,7 +71,7 @@ async def open_backend(
         from instar_evolvers.worlds import open_world
 
         world: Backend = open_world(plan.environment)
-        tally = settings.worker.call_tally
+        tally = settings.worker.call_tally if journalled else None
         yield world if tally is None else TallyBackend(world, tally)
         return
     _check_environment(plan.environment)

@@ -98,7 +98,7 @@ class _Attempt:
                 facts.backend, self._context.db, self._context.settings, facts.splits.validation
             )
             async with open_backend(
-                facts.backend, self._context.db, self._context.settings
+                facts.backend, self._context.db, self._context.settings, journalled=True
             ) as backend:
                 parts = SearchParts(
                     self._context, facts, evolver, backend, self._journal, self._should_stop
