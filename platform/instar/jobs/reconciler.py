@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from instar.evolution.orphans import settle_orphans
 from instar.jobs.bell import ring_job
 from instar.jobs.runner import database_url
 from instar.settings import load_settings, prepare_process
@@ -28,6 +29,7 @@ __all__ = ["Reconciler", "main"]
 _log = logging.getLogger("instar.reconciler")
 _FIRST_RING_S = 5.0
 _LONGEST_RING_S = 60.0
+_HEAL_S = 30.0
 _PARTITIONS_S = 24 * 3600.0
 _BATCH = 200
 
@@ -52,6 +54,7 @@ class Reconciler:
     db: Database
     rung: dict[str, _Rung] = field(default_factory=dict)
     _partitions_at: float = -_PARTITIONS_S
+    _healed_at: float = -_HEAL_S
 
     async def sweep(self) -> None:
         """Reaps, sends and rings once.
@@ -60,6 +63,7 @@ class Reconciler:
             StoreError: The database is away; nothing is lost, sweep again later.
         """
         await self.reap()
+        await self._heal()
         await self._send()
         await self._ring_due()
         await self._make_partitions()
@@ -85,6 +89,22 @@ class Reconciler:
         state, reason = states[job_state]
         async with self.db.transaction(project_id) as session:
             await job_ends.mark_run_of_job(session, job_id, state, reason)
+            if state != "interrupted":
+                await settle_orphans(session, project_id)
+
+    async def _heal(self) -> None:
+        """Once in a while: puts right what a crash between two steps left contradicting."""
+        now = time.monotonic()
+        if now - self._healed_at < _HEAL_S:
+            return
+        async with self.db.system() as session:
+            project_ids = await system.list_projects(session)
+        for project_id in project_ids:
+            async with self.db.transaction(project_id) as session:
+                for run_id in await job_ends.heal_runs(session):
+                    _log.warning("run %s said otherwise than its job; put right", run_id)
+                await settle_orphans(session, project_id)
+        self._healed_at = now
 
     async def _send(self) -> None:
         """Sends committed messages. A crash after the commit loses bells, which are rung again."""

@@ -20,6 +20,7 @@ from typing import Literal
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.evolution.context import JobContext
+from instar.evolution.orphans import settle_orphans
 from instar.jobs.kinds import find_handler
 from instar.jobs.signals import StopFlag, stop_flag
 from instar.settings import Settings
@@ -223,9 +224,9 @@ class _Run:
             return "lease_lost"
         watch, job_id = self._watch, self._claim.job_id
         async with self._db.transaction(self._claim.project_id) as session:
-            open_runs = await job_ends.count_open_runs(session, job_id)
-            if error is None and not was_cancelled and not open_runs:
-                return await self._end(session, "succeeded", "")
+            run = await job_ends.read_run_end(session, job_id)
+            if error is None and not was_cancelled and not (run and run.is_open):
+                return await self._finish(session, run)
             if watch.cancel_requested:
                 return await self._end(session, "cancelled", "a person cancelled it")
             if watch.stop.is_set:
@@ -236,16 +237,24 @@ class _Run:
             if isinstance(error, InfrastructureError):
                 return await self._give_back(session, str(error), counts=True)
             if error is None:
-                words = f"the work ended, but left {open_runs} run(s) without an end"
-                return await self._end(session, "failed", words)
+                return await self._end(session, "failed", "the work left its run without an end")
             _log.error("job %s failed", job_id, exc_info=error)
             return await self._end(session, "failed", _cause(error))
+
+    async def _finish(self, session: AsyncSession, run: job_ends.RunEnd | None) -> str:
+        """The work came to its end: the job's state says what its run's says."""
+        if run is not None and run.state == "failed":
+            return await self._end(session, "failed", run.reason)
+        if run is not None and run.state == "cancelled":
+            return await self._end(session, "cancelled", run.reason)
+        return await self._end(session, "succeeded", "")
 
     async def _end(self, session: AsyncSession, state: JobEnd, why: str) -> str:
         claim = self._claim
         await job_store.finish_job(session, claim.job_id, claim.fencing_token, state, error=why)
         if state != "succeeded":
             await job_ends.mark_run_of_job(session, claim.job_id, state, why)
+            await settle_orphans(session, claim.project_id)
         return state
 
     async def _give_back(self, session: AsyncSession, why: str, *, counts: bool) -> str:
@@ -261,6 +270,8 @@ class _Run:
         )
         run_state = "failed" if state == "dead" else "interrupted"
         await job_ends.mark_run_of_job(session, claim.job_id, run_state, why)
+        if state == "dead":
+            await settle_orphans(session, claim.project_id)
         return state
 
 

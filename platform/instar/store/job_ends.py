@@ -5,6 +5,8 @@ Kept apart from :mod:`instar.store.jobs`, which is what a worker does while all 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -13,9 +15,28 @@ from instar.store.tables import OutboxRow
 from instar_core.base import short
 from instar_core.errors import LeaseLost
 
-__all__ = ["count_open_runs", "expire_leases", "give_back_job", "mark_run_of_job"]
+__all__ = [
+    "RunEnd",
+    "expire_leases",
+    "give_back_job",
+    "heal_runs",
+    "mark_run_of_job",
+    "read_run_end",
+]
 
 _LONGEST_ERROR = 8000
+
+
+class RunEnd(NamedTuple):
+    """State and reason of an evolution run."""
+
+    state: str
+    reason: str
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still waits for a worker or should have one (a paused run does not)."""
+        return self.state in ("queued", "running", "interrupted")
 
 
 async def give_back_job(
@@ -107,6 +128,7 @@ async def mark_run_of_job(session: AsyncSession, job_id: str, state: str, reason
     rows = await session.execute(
         text(
             "update instar.evolution_run set state = cast(:state as text), reason = :reason,"
+            " phase = case when cast(:state as text) = 'interrupted' then phase else 'done' end,"
             " finished_at = case when cast(:state as text) = 'interrupted' then null"
             " else clock_timestamp() end"
             " where job_id = cast(:job as uuid)"
@@ -117,13 +139,43 @@ async def mark_run_of_job(session: AsyncSession, job_id: str, state: str, reason
     return [str(row[0]) for row in rows]
 
 
-async def count_open_runs(session: AsyncSession, job_id: str) -> int:
-    """How many evolution runs of a job have not come to an end (paused ones do not count)."""
-    found = await session.scalar(
+async def read_run_end(session: AsyncSession, job_id: str) -> RunEnd | None:
+    """How the evolution run of a job stands; ``None`` for a job without one."""
+    row = (
+        await session.execute(
+            text(
+                "select state, reason from instar.evolution_run"
+                " where job_id = cast(:job as uuid) order by id desc limit 1"
+            ),
+            {"job": job_id},
+        )
+    ).first()
+    return RunEnd(str(row[0]), str(row[1])) if row is not None else None
+
+
+async def heal_runs(session: AsyncSession) -> list[str]:
+    """Moves runs that say otherwise than their jobs, in the session's project.
+
+    A crash between the end of a job and the word to its run leaves such a pair: a job that is over
+    under a run that is not, or one that waits under a run that says ``running``.
+
+    Returns:
+        The ids of the runs that moved.
+    """
+    rows = await session.execute(
         text(
-            "select count(*) from instar.evolution_run where job_id = cast(:job as uuid)"
-            " and state in ('queued', 'running', 'interrupted')"
-        ),
-        {"job": job_id},
+            "update instar.evolution_run r set"
+            " state = case j.state when 'queued' then 'interrupted'"
+            " when 'cancelled' then 'cancelled' else 'failed' end,"
+            " phase = case j.state when 'queued' then r.phase else 'done' end,"
+            " reason = case j.state when 'queued' then 'its worker is gone; the run waits to go on'"
+            " when 'cancelled' then 'a person cancelled it'"
+            " else coalesce(nullif(j.last_error, ''), 'its job ended without it') end,"
+            " finished_at = case j.state when 'queued' then null else clock_timestamp() end"
+            " from instar.job j where j.id = r.job_id"
+            " and ((r.state in ('queued', 'running', 'interrupted')"
+            " and j.state in ('succeeded', 'failed', 'cancelled', 'dead'))"
+            " or (r.state = 'running' and j.state = 'queued')) returning r.id"
+        )
     )
-    return int(found or 0)
+    return [str(row[0]) for row in rows]

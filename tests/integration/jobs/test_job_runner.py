@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from instar.jobs.reconciler import Reconciler
 from instar.jobs.runner import run_claimed
 from instar.jobs.signals import StopFlag
 from instar.store import jobs as job_store
@@ -102,6 +103,45 @@ def test_work_that_leaves_its_run_open_has_failed(
     run = run_of(job)
     assert asyncio.run(run_claimed(job, house.settings)) == "failed"
     assert state_of(house, run)[0] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("run_state", "job_state"),
+    [("failed", "failed"), ("cancelled", "cancelled"), ("no_improvement", "succeeded")],
+)
+def test_a_job_ends_as_its_run_did(
+    house: House, run_of: Callable[[str], str], run_state: str, job_state: str
+) -> None:
+    job = house.add("count")
+    run = run_of(job)
+    house.database.query(
+        "update evolution_run set state = %s, reason = 'because' where id = %s", run_state, run
+    )
+    assert asyncio.run(run_claimed(job, house.settings)) == job_state
+    assert state_of(house, run) == (run_state, "because")
+    if job_state != "succeeded":
+        assert house.job(job)["error"] == "because"
+
+
+@pytest.mark.parametrize(
+    ("job_state", "run_state"),
+    [("queued", "interrupted"), ("dead", "failed"), ("cancelled", "cancelled")],
+)
+def test_s44_a_run_that_says_otherwise_than_its_job_is_put_right(
+    house: House, run_of: Callable[[str], str], job_state: str, run_state: str
+) -> None:
+    """As after a crash between the end of the job and the word to its run."""
+    job = house.add("count")
+    run = run_of(job)
+    house.database.query(
+        "update job set state = %s, last_error = 'gone', run_after = 'infinity' where id = %s",
+        job_state,
+        job,
+    )
+    house.database.query("update outbox set sent_at = clock_timestamp()")
+    for _ in range(2):
+        house.database.run(lambda db: Reconciler(db).sweep())
+        assert state_of(house, run)[0] == run_state
 
 
 def test_an_unknown_kind_has_failed(house: House) -> None:
