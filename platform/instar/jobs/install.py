@@ -17,10 +17,11 @@ from psycopg import sql
 from instar.embedded.files import private_write
 from instar.embedded.layout import Layout
 from instar.embedded.postgres import PostgresServer
+from instar.jobs.leases import free_leases
 from instar.jobs.reconciler import Reconciler
 from instar.jobs.runner import database_url
 from instar.settings import Settings, load_settings, prepare_process
-from instar.store import job_ends, projects, system
+from instar.store import projects
 from instar.store.audit import Author
 from instar.store.migrate import upgrade
 from instar.store.session import Database
@@ -59,7 +60,8 @@ async def install(settings: Settings) -> str:
     try:
         project_id = await projects.ensure_project(db, settings.project)
         await _ensure_key(db, project_id, layout.api_key)
-        await _expire_old_leases(db, settings.worker.name)
+        if settings.worker.name:
+            await free_leases(db, settings.worker.name)
         # Before anything accepts work: what former workers left is queued, dead or cancelled.
         await Reconciler(db).reap()
     finally:
@@ -110,17 +112,6 @@ async def _ensure_key(db: Database, project_id: str, path: Path) -> None:
 
 def _read_key(path: Path) -> str:
     return path.read_text(encoding="ascii").strip() if path.exists() else ""
-
-
-async def _expire_old_leases(db: Database, worker: str) -> None:
-    """Frees what this machine's former workers held: the supervisor knows that they are gone."""
-    if not worker:
-        return
-    async with db.system() as session:
-        project_ids = await system.list_projects(session)
-    for project_id in project_ids:
-        async with db.transaction(project_id) as session:
-            await job_ends.expire_leases(session, f"{worker}/")
 
 
 def main() -> int:

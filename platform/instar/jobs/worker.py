@@ -7,6 +7,7 @@ come to an end and give their leases back, so that the next worker goes on at on
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
 import threading
@@ -19,7 +20,8 @@ from celery import signals
 
 from instar.jobs.app import QUEUES, app
 from instar.jobs.signals import die_with_worker, stop_flag
-from instar.settings import load_settings
+from instar.settings import Settings, load_settings
+from instar_core.errors import StoreError
 
 __all__ = ["main"]
 
@@ -41,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = load_settings()
     for module in options.include:
         import_module(module)
+    _free_former_leases(settings)
     _connect(os.getpid())
     app.worker_main(
         [
@@ -52,6 +55,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]
     )
     return 0
+
+
+def _free_former_leases(settings: Settings) -> None:
+    """Ends what a killed worker of this name held; its connections are closed before the fork."""
+    from instar.jobs.leases import free_former_leases
+
+    try:
+        ended = asyncio.run(free_former_leases(settings))
+    except StoreError as error:
+        # Not worth a failed start: the leases end by themselves.
+        print(f"former leases are left to their time: {error}", file=sys.stderr)
+        return
+    if ended:
+        print(f"freed {ended} lease(s) of the worker before this one", flush=True)
 
 
 def _connect(main_pid: int) -> None:

@@ -43,6 +43,7 @@ class House:
     database: MigratedDatabase
     folder: Path
     lease_s: float = 2.0
+    name: str = ""
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _service: CommandService | None = None
 
@@ -152,6 +153,7 @@ class House:
             "INSTAR_APP_DATABASE_URL": self.database.app_url,
             "INSTAR_REDIS_URL": self.broker.url,
             "INSTAR_WORKER__LEASE_S": str(self.lease_s),
+            "INSTAR_WORKER__NAME": self.name,
             "INSTAR_WORKER__RECONCILE_S": "0.2",
             "INSTAR_BEAT_FILE": str(self.folder / "beat"),
             "INSTAR_PROBE_FOLDER": str(self.folder),

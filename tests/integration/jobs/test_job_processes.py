@@ -96,6 +96,21 @@ def test_s51_a_killed_worker_leaves_no_child_and_its_job_runs_again_once(
     assert len(house.traced("end")) == 1
 
 
+def test_a_named_worker_frees_what_its_killed_forerunner_held(house: House, wait: Wait) -> None:
+    """The supervisor's one worker need not wait for the lease of the one before it."""
+    house.lease_s, house.name = 3600.0, "local-1"
+    house.start("reconciler")
+    worker = house.worker()
+    job = house.add("wait")
+    wait(begun(house), "job begun")
+    worker.kill()
+    worker.wait()
+    house.worker()
+    wait(begun(house, 2), "job begun again")
+    house.release()
+    house.wait_state(job, "succeeded")
+
+
 def test_a_zombie_is_refused_by_its_fence(house: House, wait: Wait) -> None:
     """A worker that is stopped past its lease wakes up and may write no more."""
     house.start("reconciler")
