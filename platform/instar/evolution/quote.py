@@ -33,15 +33,17 @@ from instar_core.candidates import Candidate
 from instar_core.errors import UserError
 from instar_core.evolution import Quote
 from instar_core.lab import RolloutRequest
+from instar_core.rollouts import Rollout
 from instar_core.statistics.elond import level
 from instar_core.statistics.power import plan
-from instar_core.tasks import Splits
+from instar_core.tasks import Splits, Task
 from instar_core.usage import Amount, Remaining
 from instar_evolvers.registry import open_evolver
 
 __all__ = ["Ground", "harness_digest", "make_quote", "read_ground"]
 
 _PROBES = 8
+_WARM_UP = 4
 _LEAST_SEARCH = 16
 _DEFAULT_SEARCH = 400
 _SLACK = 1.5
@@ -312,18 +314,17 @@ async def _measure(
             source="earlier rollouts",
         )
     tasks = ground.splits.validation[:_PROBES]
-    started = time.monotonic()
+
+    async def probe(task: Task, draw: int) -> Rollout:
+        request = RolloutRequest(candidate=ground.candidate, task=task, draw=draw, arm="probe")
+        return await backend.rollout(request, DirectCalls())
+
     async with open_backend(ground.plan(project_id, spec), db, settings) as backend:
-        rollouts = await asyncio.gather(
-            *(
-                backend.rollout(
-                    RolloutRequest(candidate=ground.candidate, task=task, draw=0, arm="probe"),
-                    DirectCalls(),
-                )
-                for task in tasks
-            )
-        )
-    elapsed = time.monotonic() - started
+        # The first ones also start tool servers and fill caches; what they take says little.
+        await asyncio.gather(*(probe(task, 0) for task in tasks[:_WARM_UP]))
+        started = time.monotonic()
+        rollouts = await asyncio.gather(*(probe(task, 1) for task in tasks))
+        elapsed = time.monotonic() - started
     rewards = [one.score.reward for one in rollouts if one.score is not None]
     count = len(rollouts)
     return _PerRollout(
