@@ -5,11 +5,13 @@ It holds nothing that matters: jobs live in Postgres, and what a dead broker for
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from instar.embedded.checks import ask_redis, free_port
 from instar.embedded.fake_broker import PASSWORD_VARIABLE
@@ -46,9 +48,10 @@ def plan_broker(directory: Path, password: str, environment: Mapping[str, str]) 
         settings = directory / "broker.conf"
         private_write(
             settings,
-            f"bind 127.0.0.1\nport {port}\nrequirepass {password}\n"
+            # JSON's quoting is the server's own: paths and passwords may hold spaces.
+            f"bind 127.0.0.1\nport {port}\nrequirepass {json.dumps(password)}\n"
             'save ""\nappendonly no\ndaemonize no\n'
-            f"dir {directory}\n",
+            f"dir {json.dumps(str(directory))}\n",
         )
         arguments: tuple[str, ...] = (program, str(settings))
         kind = Path(program).name
@@ -60,4 +63,4 @@ def plan_broker(directory: Path, password: str, environment: Mapping[str, str]) 
         {**environment, PASSWORD_VARIABLE: password},
         health=lambda _pid: ask_redis(port, password),
     )
-    return Broker(kind, port, f"redis://:{password}@127.0.0.1:{port}/0", command)
+    return Broker(kind, port, f"redis://:{quote(password, safe='')}@127.0.0.1:{port}/0", command)

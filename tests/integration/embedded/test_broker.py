@@ -122,3 +122,33 @@ def test_dies_with_its_supervisor(tmp_path: Path) -> None:
     os.kill(parent.pid, signal.SIGKILL)
     parent.communicate()
     child.wait(timeout=30)
+
+
+@pytest.mark.skipif(
+    not (shutil.which("redis-server") or shutil.which("valkey-server")),
+    reason="needs redis-server or valkey-server on the PATH",
+)
+def test_takes_the_server_on_the_path(tmp_path: Path) -> None:
+    planned = plan_broker(tmp_path, PASSWORD, dict(os.environ))
+    assert planned.kind in ("redis-server", "valkey-server")
+    assert (tmp_path / "broker.conf").stat().st_mode & 0o777 == 0o600
+    service = CommandService("broker", planned.command, after=(), log=tmp_path / "broker.log")
+    service.start()
+    try:
+        while not service.ask().ready:
+            assert service.exit_status() is None, service.cause()
+        client = redis.Redis(port=planned.port, password=PASSWORD)
+        client.lpush("queue", b"one")
+        assert client.rpop("queue") == b"one"
+        client.close()
+        assert not ask_redis(planned.port, "wrong").ready
+        process = psutil.Process(planned_pid(service))
+        assert PASSWORD not in " ".join(process.cmdline())
+    finally:
+        service.stop()
+
+
+def planned_pid(service: CommandService) -> int:
+    identity = service.identity
+    assert identity is not None
+    return identity.pid
