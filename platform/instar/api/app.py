@@ -54,6 +54,7 @@ def create_app(settings: Settings | None = None, overrides: Overrides | None = N
         lifespan=lifespan,
         docs_url=None,  # the pages load scripts from elsewhere; this service runs offline
         redoc_url=None,
+        redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
     )
     app.add_middleware(BodyLimit)

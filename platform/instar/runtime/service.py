@@ -166,6 +166,14 @@ class AgentService:
 
     def _services(self, run: PreparedRun) -> RunServices:
         tools = self._tools.setdefault(run.project_id, LiveTools(()))
+        known = {config.name for config in run.servers}
+        gone = [server.name for server in run.candidate.harness.tools if server.name not in known]
+        if gone:
+            # The pool may still hold one that was taken out of use; it must not be called any more.
+            raise UserError(
+                f"The agent uses the tool server {gone[0]!r}, which is not registered.",
+                remedy=f"Register it; registered: {', '.join(sorted(known)) or 'none'}.",
+            )
         for config in run.servers:
             tools.register(config)
         parts = run.candidate.components.values()

@@ -255,6 +255,11 @@ def test_a_run_calls_the_tools_of_a_registered_mcp_server(
     assert run.json()["answer"] == "Done."
     with closing(sqlite3.connect(tmp_path / "notes.db")) as connection:
         assert connection.execute("select text from notes").fetchall() == [("kept",)]
+    # Taken out of use, it is not called any more, though its process may still be there.
+    admin.delete("/v1/mcp-servers/notes")
+    refused = admin.post("/v1/agents/keeper/runs", json={"input": "remember"})
+    assert refused.status_code == 400
+    assert "'notes'" in refused.json()["detail"]
 
 
 def test_the_project_has_a_rule_that_an_admin_sets(api: Any) -> None:

@@ -25,7 +25,8 @@ class Night:
 
     def __init__(self, script: list[tuple[int, RunState]]) -> None:
         self.script = script
-        self.written, self.state = script[0]
+        self.written: int = script[0][0]
+        self.state: RunState = script[0][1]
 
     async def read_events(self, after: int) -> list[RunEvent]:
         """At most two events after a number; each read moves the night on."""
