@@ -33,6 +33,8 @@ __all__ = ["main"]
 
 CLASSES = ("worker", "api", "postgres", "supervisor")
 _DEADLINE_S = 600.0
+_PATIENCE_S = 90.0
+_IN_FLIGHT = 24
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class Kill:
     """One kill: whom, after which performed call, and what happened afterwards."""
 
     what: str
-    at_call: int
+    at_call: int = 0
     at: float = 0.0
     back_after_s: float = 0.0
     effects_after_kill: int = 0
@@ -143,56 +145,77 @@ class Stack:
         return "".join(f"\n== {path.name}\n{path.read_text()[-1500:]}" for path in paths)
 
 
-def _wait(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {timeout_s:.0f} s for: {what}")
-        time.sleep(0.004)
-
-
-def _healthy(stack: Stack) -> bool:
-    try:
-        status = stack.status()
-    except (OSError, ValueError):
-        return False
-    return status["state"] == "ready"
-
-
-def _plan_kills(count: int, calls: int, rng: random.Random) -> list[Kill]:
-    """Kills of all classes, at least two of each from eight on, over 4 to 85 % of the calls."""
+def _plan_kills(count: int, rng: random.Random) -> list[Kill]:
+    """Kills of all classes in random order, at least two of each from eight on."""
     classes = [CLASSES[index % len(CLASSES)] for index in range(count)]
     rng.shuffle(classes)
-    places = sorted(rng.uniform(0.04, 0.85) for _ in range(count))
-    return [Kill(what, int(calls * place)) for what, place in zip(classes, places, strict=True)]
+    return [Kill(what) for what in classes]
 
 
-def _strike(stack: Stack, kill: Kill, rng: random.Random) -> None:
-    """Waits for the kill's place, kills, and waits until the night goes on."""
-    _wait(lambda: stack.performed() >= kill.at_call, f"call {kill.at_call}", _DEADLINE_S)
-    # Somewhere between two commits, or within one: a commit takes a few milliseconds.
-    time.sleep(rng.uniform(0.0, 0.02))
-    kill.at = time.time()
-    began, performed = time.monotonic(), stack.performed()
-    stack.kill(kill.what)
-    if kill.what == "supervisor":
-        stack.up()
-    _wait(lambda: _healthy(stack), f"the stack to be healthy after {kill.what}")
-    _wait(lambda: stack.performed() > performed + 5, f"calls after the kill of {kill.what}")
-    kill.back_after_s = round(time.monotonic() - began, 2)
+def _alive(stack: Stack, what: str) -> bool:
+    """Whether somebody runs whom this kill could meet."""
+    import psutil
+
+    try:
+        status = stack.status()
+        pid = status["pid"]
+        if what != "supervisor":
+            pid = next(one["pid"] for one in status["services"] if one["name"] == what)
+        return pid is not None and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except (OSError, ValueError, psutil.NoSuchProcess):
+        return False
 
 
-async def _run_night(stack: Stack, kills: list[Kill], seed: int) -> dict[str, Any]:
+@dataclass(slots=True)
+class Striker:
+    """Kills one after the other, each at a random place in its share of the calls that remain."""
+
+    stack: Stack
+    calls: int
+    rng: random.Random
+    over: Callable[[], bool]
+
+    def strike(self, kill: Kill, kills_left: int) -> None:
+        """Waits for the kill's place, kills, and waits until the night goes on."""
+        stack, now = self.stack, self.stack.performed()
+        # The last tenth is left alone: after each kill there must be something to go on with.
+        share = max(0.0, 0.88 * self.calls - now) / kills_left
+        place = now + int(self.rng.uniform(0.1, 1.0) * share)
+        self._wait(lambda: stack.performed() >= place, f"call {place}")
+        self._wait(lambda: _alive(stack, kill.what), f"{kill.what} to live")
+        # Somewhere between two commits, or within one: a commit takes a few milliseconds.
+        time.sleep(self.rng.uniform(0.0, 0.02))
+        kill.at, kill.at_call = time.time(), stack.performed()
+        began = time.monotonic()
+        stack.kill(kill.what)
+        # Calls in flight may still end; only more than those show that the night goes on.
+        beyond = stack.performed() + _IN_FLIGHT
+        if kill.what == "supervisor":
+            stack.up()
+        self._wait(lambda: stack.performed() > beyond, f"calls after the {kill.what}'s kill")
+        kill.back_after_s = round(time.monotonic() - began, 2)
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while not condition():
+            if self.over():
+                raise RuntimeError(f"the night ended while the bench waited for {what}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"waited {_PATIENCE_S:.0f} s for {what}")
+            time.sleep(0.004)
+
+
+async def _run_night(stack: Stack, kills: list[Kill], calls: int, seed: int) -> dict[str, Any]:
     """One night on a stack, with kills; what the audit found."""
     night = stack.night()
     try:
         await register_agent(night, seed)
         run_id = await night.start(seed)
         watch = asyncio.create_task(night.watch(run_id))
-        rng = random.Random(f"strike:{seed}")
+        striker = Striker(stack, calls, random.Random(f"strike:{seed}"), watch.done)
         began = time.monotonic()
-        for kill in kills:
-            await asyncio.to_thread(_strike, stack, kill, rng)
+        for index, kill in enumerate(kills):
+            await asyncio.to_thread(striker.strike, kill, len(kills) - index)
         await asyncio.wait_for(watch, _DEADLINE_S)
         seconds = time.monotonic() - began
         for kill in kills:
@@ -203,11 +226,11 @@ async def _run_night(stack: Stack, kills: list[Kill], seed: int) -> dict[str, An
         await night.close()
 
 
-def _one(directory: Path, kills: list[Kill], seed: int) -> tuple[dict[str, Any], int]:
+def _one(directory: Path, kills: list[Kill], calls: int, seed: int) -> tuple[dict[str, Any], int]:
     stack = Stack.make(directory)
     try:
         stack.up()
-        found = asyncio.run(_run_night(stack, kills, seed))
+        found = asyncio.run(_run_night(stack, kills, calls, seed))
         return found, stack.performed()
     except BaseException:
         print(stack.logs(), file=sys.stderr)
@@ -221,9 +244,9 @@ def run(count: int, seed: int) -> dict[str, Any]:
     root = Path(tempfile.mkdtemp(prefix="instar-crash-"))
     root.chmod(0o711)
     rng = random.Random(f"kills:{seed}")
-    calm, calls = _one(root / "calm", [], seed)
-    kills = _plan_kills(count, calls, rng)
-    rough, _ = _one(root / "rough", kills, seed)
+    calm, calls = _one(root / "calm", [], 0, seed)
+    kills = _plan_kills(count, rng)
+    rough, _ = _one(root / "rough", kills, calls, seed)
     return {
         "kills": [
             {key: value for key, value in asdict(kill).items() if key != "at"} for kill in kills
@@ -260,13 +283,9 @@ def run(count: int, seed: int) -> dict[str, Any]:
 
 def is_good(report: dict[str, Any]) -> bool:
     """Whether every promise held."""
-    return (
-        bool(report["identical"])
-        and int(report["recorded_repaid"]) == 0
-        and float(report["overshoot"]) == 0
-        and int(report["rollouts"]) >= 500
-        and all(int(kill["effects_after_kill"]) > 0 for kill in report["kills"])
-    )
+    idle = [kill for kill in report["kills"] if not kill["effects_after_kill"]]
+    broken = report["recorded_repaid"] or report["overshoot"]
+    return bool(report["identical"] and report["rollouts"] >= 500 and not broken and not idle)
 
 
 def main(arguments: list[str] | None = None) -> int:
