@@ -122,10 +122,19 @@ def test_modules_stay_within_500_lines() -> None:
     assert long == {}
 
 
+def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function from ``def`` on, its docstring left out: words are no complexity."""
+    lines = (node.end_lineno or node.lineno) - node.lineno + 1
+    first = node.body[0]
+    if ast.get_docstring(node) is not None:
+        lines -= (first.end_lineno or first.lineno) - first.lineno + 1
+    return lines
+
+
 def test_functions_stay_within_60_lines() -> None:
     long = {}
     for name, node in functions():
-        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        lines = code_lines(node)
         if lines > LONGEST_FUNCTION and name not in LONG_FUNCTIONS:
             long[name] = lines
     assert long == {}
