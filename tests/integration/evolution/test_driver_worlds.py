@@ -166,6 +166,33 @@ def test_a_label_that_moved_makes_the_proposal_stale(database: Any) -> None:
     assert database.query("select count(*) from promotion") == [(0,)]
 
 
+def test_of_two_proposals_against_one_incumbent_one_wins(database: Any) -> None:
+    project = database.project_id
+
+    async def work(db: Database) -> None:
+        first = await _night(db, project, _SPEC)
+        spec = _SPEC.model_copy(update={"seed": 6})
+        again = await service.start_run(db, project, spec, by="anna", settings=_SETTINGS)
+        assert again.quote.assumptions["seconds_from"] == "earlier rollouts"
+        assert again.quote.alpha_t > first.quote.alpha_t / 3, "R of e-LOND counts the acceptance"
+        await execute(await _claim(db, project, again.id))
+        second = await service.read_run(db, project, again.id)
+        assert first.verdict == second.verdict == "accepted"
+        outcomes = await asyncio.gather(
+            *(
+                service.approve_proposal(db, project, str(one.proposal_id), by="anna")
+                for one in (first, second)
+            ),
+            return_exceptions=True,
+        )
+        assert sorted(type(one).__name__ for one in outcomes) == ["PromotionView", "StaleProposal"]
+
+    database.run(work)
+    assert database.query("select count(*) from promotion") == [(1,)]
+    assert sorted(database.query("select state from proposal")) == [("approved",), ("stale",)]
+    assert database.query("select tests, accepted from sealed_epoch") == [(2, 2)]
+
+
 def test_nothing_to_gain_ends_without_a_promotion(database: Any) -> None:
     async def work(db: Database) -> None:
         spec = _SPEC.model_copy(update={"promotion": "auto", "seed": 11})
