@@ -61,7 +61,7 @@ class Night:
             "task_set": "requests",
             "evolver": "tf_grpo",
             "evolver_config": {"search_rollouts": 700},
-            "acceptance": {"max_pairs": 80},
+            "acceptance": {"max_pairs": 160},
             "validation_tasks": 32,
             "promotion": "auto",
             "limit": {"rollouts": 4000, "tokens": 4_000_000},

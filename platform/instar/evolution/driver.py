@@ -28,6 +28,7 @@ from instar_core.errors import (
     InfrastructureError,
     InstarError,
     LeaseLost,
+    PrerequisiteError,
     RunCancelled,
 )
 from instar_core.evolution import Event
@@ -94,9 +95,7 @@ class _Attempt:
         await self._fenced(lambda session: self._take_up(session, digest))
         search: Search | None = None
         try:
-            await check_backend(
-                facts.backend, self._context.db, self._context.settings, facts.splits.validation
-            )
+            await self._check_backend()
             async with open_backend(
                 facts.backend, self._context.db, self._context.settings, journalled=True
             ) as backend:
@@ -118,6 +117,20 @@ class _Attempt:
             raise
         else:
             await self._end(search, ending)
+
+    async def _check_backend(self) -> None:
+        """Checks again what the quote checked: the world may have changed since.
+
+        Raises:
+            InfrastructureError: If a model cannot be asked now; it may well come back.
+        """
+        facts, context = self._facts, self._context
+        try:
+            await check_backend(
+                facts.backend, context.db, context.settings, facts.splits.validation
+            )
+        except PrerequisiteError as error:
+            raise InfrastructureError(error.message, remedy=error.remedy) from error
 
     def _should_stop(self) -> bool:
         if self._context.lease_lost():

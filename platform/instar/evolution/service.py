@@ -6,6 +6,8 @@ of the person who asks.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.evolution import promotion
@@ -242,7 +244,12 @@ async def _cancel(
     await update_run(session, row.id, cancel_requested=True)
     if job_state not in ("leased", "running"):
         await update_run(
-            session, row.id, state="cancelled", phase="done", reason="A person cancelled the run."
+            session,
+            row.id,
+            state="cancelled",
+            phase="done",
+            reason="A person cancelled the run.",
+            finished_at=datetime.now(UTC),
         )
         await settle_orphans(session, project_id)
     entry = AuditEntry(action="evolution.cancel", subject=row.id)

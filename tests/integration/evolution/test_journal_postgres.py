@@ -52,8 +52,9 @@ def test_what_is_finished_comes_back_exactly(held_run: Any) -> None:
         await journal.finish(_record("r#0", result, tokens=4))
         state = await PostgresJournal(db, held_run.journal_config()).open()
         assert state.finished["r#0"].result == result
-        assert isinstance(state.finished["r#0"].result["float"], float)
-        assert list(state.finished["r#0"].result) == list(result)
+        found: Any = state.finished["r#0"].result
+        assert isinstance(found["float"], float)
+        assert list(found) == list(result)
         assert state.finished["r#0"].usage.output_tokens == 4
         assert state.in_flight_lost == ()
 
