@@ -16,6 +16,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -247,6 +248,7 @@ def run(count: int, seed: int) -> dict[str, Any]:
     calm, calls = _one(root / "calm", [], 0, seed)
     kills = _plan_kills(count, rng)
     rough, _ = _one(root / "rough", kills, calls, seed)
+    shutil.rmtree(root, ignore_errors=True)  # kept only where something failed
     return {
         "kills": [
             {key: value for key, value in asdict(kill).items() if key != "at"} for kill in kills
