@@ -91,7 +91,7 @@ def fresh_tickets() -> list[dict[str, Any]]:
         "anchor": "Hi, the courier delivered a parcel to me that belongs to somebody else.",
     }
     return [
-        {"id": f"L-{900 + number}", "customer": CUSTOMERS[number], "queue": queue, "text": text}
+        {"id": f"T-{900 + number}", "customer": CUSTOMERS[number], "queue": queue, "text": text}
         for number, (queue, text) in enumerate(texts.items())
     ]
 

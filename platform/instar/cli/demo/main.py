@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 from instar.cli.client import Client, path_of
 from instar.cli.demo.desk import open_live_desk, read_queue
-from instar.cli.demo.plan import LOCAL_MODEL, Plan, make_plan, parse_options
+from instar.cli.demo.plan import LOCAL_MODEL, Plan, fit, make_plan, parse_options
 from instar.cli.demo.show import Show
 from instar.settings import Settings, load_settings
 from instar_core.errors import ConflictError, InfrastructureError, NotFoundError, UserError
@@ -18,6 +19,7 @@ _KEPT = ("id", "state", "reason", "verdict", "proposal_id", "promotion_id")
 TERMINAL = {"succeeded", "no_improvement", "failed", "cancelled", "budget_exhausted"}
 POLL_S = 1.0
 AWAY_S = 180.0
+ENGINE_WAITS = 10
 
 
 def main(arguments: list[str]) -> int:
@@ -35,12 +37,12 @@ def main(arguments: list[str]) -> int:
     started = time.monotonic()
     plan = make_plan(options, settings.data_dir.expanduser().absolute())
     _install(plan, settings, show)
-    address = _service(settings, show)
+    address = _service(settings, show, local=plan.model == LOCAL_MODEL)
     client = Client(settings)
     _register(client, plan, show)
-    quote = client.post(path_of("evolution", "quote"), plan.evolution)
+    evolution, quote = _quote(client, plan, settings, options.seconds)
     show.quote(quote)
-    run = client.post(path_of("evolution", "runs"), plan.evolution, key=plan.key)
+    run = client.post(path_of("evolution", "runs"), evolution, key=plan.key)
     run = _follow(client, str(run["id"]), show)
     report = _report(client, plan, run)
     report["calls"] = _call(client, plan, show)
@@ -60,7 +62,7 @@ def _install(plan: Plan, settings: Settings, show: Show) -> None:
     show.note(f"in {folder}")
 
 
-def _service(settings: Settings, show: Show) -> str:
+def _service(settings: Settings, show: Show, *, local: bool) -> str:
     from instar.embedded.detach import read_running, start_detached
 
     show.step("The service")
@@ -70,7 +72,29 @@ def _service(settings: Settings, show: Show) -> str:
         if key is not None:
             show.note("first start: an API key was made and kept for this machine's commands")
     show.note(f"runs at {running.api}; stop it with: instar down")
+    if local and running.engine:
+        _wait_for_engine(running.engine, show)
     return running.api
+
+
+def _wait_for_engine(address: str, show: Show) -> None:
+    """Waits until the engine has loaded the model; the quote refuses a model that cannot answer."""
+    import httpx
+
+    for _ in range(ENGINE_WAITS):
+        try:
+            answer = httpx.get(f"{address}/healthz?wait_s=30", timeout=60.0, trust_env=False)
+            if answer.status_code == 200:
+                return
+            words = str(answer.json().get("reason") or "not ready")
+        except (httpx.HTTPError, ValueError) as error:
+            words = f"does not answer ({type(error).__name__})"
+            time.sleep(POLL_S)
+        show.note(f"model engine: {words}")
+    raise InfrastructureError(
+        f"the model engine at {address} did not become ready.",
+        remedy="See engine.log in the data directory's logs folder.",
+    )
 
 
 def _register(client: Client, plan: Plan, show: Show) -> None:
@@ -93,6 +117,28 @@ def _register(client: Client, plan: Plan, show: Show) -> None:
         found = client.post(path_of("task-sets"), body)
     counts = found["counts"]
     show.note(", ".join(f"{number} {split}" for split, number in sorted(counts.items())) + " tasks")
+
+
+def _quote(
+    client: Client, plan: Plan, settings: Settings, seconds: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The run's body with sizes that fit the time here, and its quote; the same on every try.
+
+    The sizes are kept in the data directory when the run is first asked for, since a second probe
+    would measure other seconds and ask for another run.
+    """
+    kept = settings.data_dir.expanduser().absolute() / "demo" / f"{plan.key}.json"
+    if kept.exists():
+        document = json.loads(kept.read_text(encoding="utf-8"))
+        return document["evolution"], document["quote"]
+    first = client.post(path_of("evolution", "quote"), plan.evolution)
+    evolution = fit(plan.evolution, first, seconds)
+    quote = client.post(path_of("evolution", "quote"), evolution)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    draft = kept.with_suffix(".tmp")
+    draft.write_text(json.dumps({"evolution": evolution, "quote": quote}), encoding="utf-8")
+    draft.replace(kept)
+    return evolution, quote
 
 
 def _follow(client: Client, run_id: str, show: Show) -> dict[str, Any]:

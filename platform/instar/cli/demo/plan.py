@@ -13,10 +13,13 @@ from typing import Any
 from instar_core.base import content_hash
 from instar_core.errors import PrerequisiteError, UserError
 
-__all__ = ["LOCAL_MODEL", "Plan", "make_plan", "parse_options"]
+__all__ = ["LOCAL_MODEL", "Plan", "fit", "make_plan", "parse_options"]
 
 LOCAL_MODEL = "local/smollm2-135m-instruct"
 GYM = "reasoning_gym:"
+RESERVE = 1.3
+"""Demonstrations make prompts longer than the probes' were; the time is planned for that."""
+LEAST_PAIRS, LEAST_VALIDATION, LEAST_SEARCH = 20, 16, 32
 GYM_OPTIONS: dict[str, dict[str, int]] = {
     "letter_counting": {"min_words": 4, "max_words": 8},
     "chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
@@ -50,9 +53,39 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """Idempotency key of the run: the same plan asks for the same run."""
+        """Names the plan: the same words of the command line on the same tasks make the same key.
+
+        It is the idempotency key of the run, and the name under which the fitted sizes are kept.
+        """
         about = [self.agent, self.candidate["harness"], self.jsonl, self.evolution]
         return "demo-" + content_hash(json.loads(json.dumps(about)))[:40]
+
+
+def fit(evolution: dict[str, Any], quote: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The run's body with sizes that fit into the time at the measured seconds per rollout.
+
+    The sealed test keeps its pairs as long as it can; validation and search yield first.
+
+    Args:
+        evolution: The body as planned.
+        quote: Its quote without a limit on time.
+        seconds: Wall time that the run may take.
+    """
+    per_rollout = max(1e-4, float(quote["seconds_per_rollout"])) * RESERVE
+    affordable = int(seconds / per_rollout)
+    validation, pairs = evolution["validation_tasks"], evolution["acceptance"]["max_pairs"]
+    search = int(quote["assumptions"]["search_rollouts"])
+    if validation + search + 2 * pairs > affordable:
+        pairs = max(LEAST_PAIRS, min(pairs, affordable // 6))
+        rest = affordable - 2 * pairs
+        validation = max(LEAST_VALIDATION, min(validation, rest // 4))
+        search = max(LEAST_SEARCH, min(search, rest - validation))
+    fitted = json.loads(json.dumps(evolution))
+    fitted["validation_tasks"], fitted["acceptance"]["max_pairs"] = validation, pairs
+    if "search_rollouts" in fitted["evolver_config"]:
+        fitted["evolver_config"]["search_rollouts"] = search
+    fitted["limit"] = {"wall_s": seconds}
+    return dict(fitted)
 
 
 def parse_options(arguments: list[str]) -> argparse.Namespace:
@@ -180,7 +213,6 @@ def _evolution(options: argparse.Namespace, agent: str, task_set: str) -> dict[s
         "acceptance": {"max_pairs": options.pairs},
         "validation_tasks": options.validation,
         "seed": options.seed,
-        "limit": {"wall_s": options.seconds},
     }
 
 
