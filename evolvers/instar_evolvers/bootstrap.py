@@ -204,7 +204,8 @@ class _Search:
         start = 0
         while self.allowance.left - reserve >= size:
             count = min(self.config.arms_per_round, (self.allowance.left - reserve) // size)
-            picked = bandit.choose(count, rng)
+            # Before anything is known, every way of retrieval gets its chance.
+            picked = bandit.choose(count, rng) if start else bandit.spread(count, rng)
             batch = [tasks[(start + step) % len(tasks)] for step in range(size)]
             start += size
 
@@ -268,17 +269,17 @@ class _Search:
 def list_choices(shown: Sequence[int], pool: int) -> list[Choice]:
     """All combinations that a pool of this size allows.
 
-    Nearest retrieval looks in the whole pool (part 0) or a random half (part 1, a hedge against bad
-    cases in it); its order is given by similarity. Fixed retrieval shows one of two sets, in one of
-    two orders where order can differ.
+    Nearest retrieval looks in the whole pool, and its order is given by similarity. Fixed retrieval
+    shows one of two sets, the first of them in two orders where order can differ.
     """
     choices = []
     for k in sorted({min(k, pool) for k in shown if k > 0}):
-        parts = (0, 1) if pool >= 2 * max(k, 4) else (0,)
-        choices += [Choice("nearest", k, part, 0) for part in parts]
-        orders = (0, 1) if k > 1 else (0,)
-        sets = (0, 1) if pool > k else (0,)
-        choices += [Choice("fixed", k, part, order) for part in sets for order in orders]
+        choices.append(Choice("nearest", k, 0, 0))
+        choices.append(Choice("fixed", k, 0, 0))
+        if k > 1:
+            choices.append(Choice("fixed", k, 0, 1))
+        if pool > k:
+            choices.append(Choice("fixed", k, 1, 0))
     return choices
 
 
@@ -295,9 +296,6 @@ def demonstrations_for(
     """
     cases = list(pool)
     if choice.retrieval == "nearest":
-        if choice.part:
-            rng.shuffle(cases)
-            cases = cases[: max(choice.k, len(cases) // 2)]
         return Demonstrations(pool=tuple(cases), retrieval="nearest", k=choice.k)
     if choice.part:
         cases.reverse()

@@ -59,6 +59,18 @@ class FactorBandit:
         ]
         return [index for _, index in sorted(draws, key=lambda draw: (-draw[0], draw[1]))[:count]]
 
+    def spread(self, count: int, rng: Random) -> list[int]:
+        """``count`` arms for a first look: values of the first factor in turn, at random within."""
+        order = list(range(len(self._arms)))
+        rng.shuffle(order)
+        turns: dict[Hashable, int] = {}
+        ranked = []
+        for index in order:
+            value = self._arms[index][0]
+            turns[value] = turns.get(value, 0) + 1
+            ranked.append((turns[value], index))
+        return [index for _, index in sorted(ranked, key=lambda one: one[0])[:count]]
+
     def _prior_mean(self, index: int) -> float:
         """The relatives' rate; the arm's own rewards are left out, they count in the posterior."""
         arm, mean = self._arms[index], 0.5

@@ -26,7 +26,7 @@ from instar_core.candidates import (
     Lessons,
 )
 from instar_core.errors import UserError
-from instar_core.messages import Message, Messages
+from instar_core.messages import Message, Messages, ToolCall
 
 __all__ = [
     "VectorCache",
@@ -107,8 +107,9 @@ async def build_opening(
     for name, component in candidate.components.items():
         if component.kind == "demonstrations":
             content = _read(Demonstrations, name, component)
+            native = candidate.harness.tool_protocol == "native"
             for shown in await choose_demonstrations(content, query, vectors):
-                opening.extend(_turns(shown, native=candidate.harness.tool_protocol == "native"))
+                opening.extend(_turns(shown, catalogue, native=native))
     opening.extend(turn for turn in conversation if turn.role != "system")
     return tuple(opening)
 
@@ -181,10 +182,11 @@ async def choose_demonstrations(
     return [content.pool[index] for index in reversed(best)]
 
 
-def _turns(shown: Demonstration, *, native: bool) -> list[Message]:
+def _turns(shown: Demonstration, catalogue: Catalogue, *, native: bool) -> list[Message]:
     """A demonstration as chat turns, in the agent's own tool protocol."""
     turns = [Message(role="user", content=shown.input)]
-    for position, action in enumerate(shown.actions):
+    for position, given in enumerate(shown.actions):
+        action = _in_schema_order(given, catalogue)
         last = position == len(shown.actions) - 1 and shown.answer is None
         if native:
             call = action.model_copy(update={"id": f"demo_{shown.id}_{position}"})
@@ -199,6 +201,21 @@ def _turns(shown: Demonstration, *, native: bool) -> list[Message]:
     if shown.answer is not None:
         turns.append(Message(role="assistant", content=shown.answer))
     return turns
+
+
+def _in_schema_order(call: ToolCall, catalogue: Catalogue) -> ToolCall:
+    """The call with its arguments in the order in which the tool declares them, others by name.
+
+    Stored content has no order of its own (equal content, equal digest), so the order that a model
+    sees must not depend on where the candidate came from: search and production would differ.
+    """
+    declared: list[str] = []
+    for tool in catalogue.definitions:
+        properties = tool.parameters.get("properties")
+        if tool.name == call.name and isinstance(properties, Mapping):
+            declared = [name for name in properties if name in call.arguments]
+    names = declared + sorted(set(call.arguments) - set(declared))
+    return call.model_copy(update={"arguments": {name: call.arguments[name] for name in names}})
 
 
 def _refuse_unused(candidate: Candidate) -> None:

@@ -111,6 +111,35 @@ def test_fixed_demonstrations_are_chat_turns_in_the_given_order() -> None:
     ]
 
 
+def test_s25_arguments_are_shown_in_the_tools_order_wherever_the_candidate_came_from() -> None:
+    """Stored content is canonical (sorted keys); search and production must look alike."""
+    schema = {"type": "object", "properties": {"ticket": {}, "queue": {}}}
+    desk = Listing((ListedTool("assign", "", schema),))
+    catalogue = Catalogue.build([ToolServer(name="desk")], {"desk": desk})
+    asked = (Message(role="user", content="x"),)
+    seen = set()
+    for arguments in (
+        {"ticket": "T-1", "queue": "harbor", "why": 1},
+        {"queue": "harbor", "why": 1, "ticket": "T-1"},
+    ):
+        case = Demonstration(
+            id="d", input="t", actions=(ToolCall(name="assign", arguments=arguments),)
+        )
+        for protocol in ("text", "native"):
+            shown = dumped(Demonstrations(pool=(case,), order=("d",)))
+            built = build_opening(
+                agent(protocol, shots=("demonstrations", shown)), asked, catalogue
+            )
+            turns = asyncio.run(built)
+            seen.add((protocol, str([(turn.content, turn.tool_calls) for turn in turns])))
+            if protocol == "text":
+                assert (
+                    turns[2].content
+                    == '{"tool": "assign", "ticket": "T-1", "queue": "harbor", "why": 1}'
+                )
+    assert len(seen) == 2
+
+
 def test_native_demonstrations_answer_every_call() -> None:
     shown = Demonstrations(pool=POOL[:1], order=("d0",))
     turns = opening(agent("native", shots=("demonstrations", dumped(shown))), "x")
