@@ -10,6 +10,7 @@ import pytest
 from instar.runtime.context import VectorCache, build_opening, choose_demonstrations
 from instar.runtime.testing import WordEmbedder
 from instar.runtime.tools.listing import Catalogue, ListedTool, Listing
+from instar_core.base import JsonValue
 from instar_core.candidates import (
     Candidate,
     Component,
@@ -118,10 +119,11 @@ def test_s25_arguments_are_shown_in_the_tools_order_wherever_the_candidate_came_
     catalogue = Catalogue.build([ToolServer(name="desk")], {"desk": desk})
     asked = (Message(role="user", content="x"),)
     seen = set()
-    for arguments in (
+    orders: tuple[dict[str, JsonValue], ...] = (
         {"ticket": "T-1", "queue": "harbor", "why": 1},
         {"queue": "harbor", "why": 1, "ticket": "T-1"},
-    ):
+    )
+    for arguments in orders:
         case = Demonstration(
             id="d", input="t", actions=(ToolCall(name="assign", arguments=arguments),)
         )
