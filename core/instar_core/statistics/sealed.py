@@ -202,7 +202,8 @@ class SealedDecision:
                 f"Undecided: {self._missing} of {self._attempted} pairs could not be run for "
                 f"reasons outside the agent (candidate {self._missing_candidate}, current version "
                 f"{self._missing_incumbent}); at most {self.config.max_missing:.0%} may be "
-                "missing, and about as many on each side. Repair what failed and resume the test."
+                "missing, and about as many on each side. Repair what failed and propose it again: "
+                "that is a new test."
             )
         if self.stop == "unrepresentative":
             unseen = ", ".join(sorted(self._unseen)) or "too few pairs"

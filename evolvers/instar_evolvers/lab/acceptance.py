@@ -34,6 +34,7 @@ __all__ = ["PairScore", "SealedRun", "Told", "run_sealed_test", "sealed_draw"]
 
 T = TypeVar("T")
 Arm = Literal["candidate", "incumbent"]
+_Fed = tuple[float | None, float | None, str]
 RunRollout = Callable[[str, RolloutRequest], Awaitable[Rollout]]
 
 
@@ -219,11 +220,13 @@ class _Test:
         self._rollouts = 0
         self._usage = ZERO
         earlier = cast(dict[str, Any], ticket.state or {}).get("pairs", [])
-        self._pairs: list[tuple[float, float, str]] = [(c, i, s) for c, i, s in earlier]
+        self._pairs: list[_Fed] = [(c, i, s) for c, i, s in earlier]
         slices = [s for _, _, s in self._pairs] + [group[0].slice for group in ticket.groups]
         self._decision = SealedDecision(ticket.config, ticket.alpha_t, slices=slices)
         for mine, theirs, name in self._pairs:
-            self._decision.feed(mine, theirs, slice_name=name)
+            # Fewer groups may be left than the first time, so it may stop earlier, never later.
+            if self._decision.feed(mine, theirs, slice_name=name) == "stop":
+                break
 
     async def decide(self) -> dict[str, Any]:
         """Runs pairs until the statistic stops, the groups end or the budget does."""
@@ -292,8 +295,8 @@ class _Test:
 
     def _feed(self, index: int, pair: PairScore) -> str:
         name = self._ticket.groups[index][0].slice
-        if pair.candidate is not None and pair.incumbent is not None:
-            self._pairs.append((pair.candidate, pair.incumbent, name))
+        # Missing pairs are kept too: a test that goes on later must not forget them.
+        self._pairs.append((pair.candidate, pair.incumbent, name))
         self._rollouts += pair.rollouts
         self._usage = self._usage + pair.usage
         return self._decision.feed(pair.candidate, pair.incumbent, slice_name=name)

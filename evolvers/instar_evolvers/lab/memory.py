@@ -264,6 +264,8 @@ class MemoryBook:
         for entry in reversed(self._entries.values()):
             if entry.pair != pair or not entry.outcomes or not entry.remaining:
                 continue
+            if entry.outcomes[-1].reason == "missing":
+                return None  # what is missing stays missing: only a new test, on a new level
             state = cast(dict[str, Any], entry.outcomes[-1].state or {"pairs": []})
             if len(state["pairs"]) + len(entry.remaining) < self.config.min_pairs:
                 return None

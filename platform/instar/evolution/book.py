@@ -11,14 +11,14 @@ from __future__ import annotations
 import random
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.evolution.retry import StorePatience, with_patience
 from instar.store import effects, sealed
 from instar.store.projects import read_project
-from instar_core.base import content_hash
+from instar_core.base import JsonValue, content_hash
 from instar_core.candidates import Candidate
 from instar_core.errors import ConflictError, UserError
 from instar_core.evolution import AcceptanceConfig, SealedOutcome
@@ -186,7 +186,10 @@ class PostgresBook:
         test = await sealed.find_undecided_test(session, epoch.id, candidate, incumbent)
         if test is None or test.outcome is None or test.outcome.state is None:
             return None
-        if not test.groups_left or len(test.groups) < test.config.min_pairs:
+        if test.outcome.reason == "missing":
+            return None  # what is missing stays missing: only a new test, on a new level
+        fed = cast(dict[str, list[JsonValue]], test.outcome.state).get("pairs", [])
+        if not test.groups_left or len(fed) + len(test.groups_left) < test.config.min_pairs:
             return None
         await sealed.reopen_test(session, test.id, self.config.run_id)
         return await sealed.read_test(session, test.id)
@@ -269,9 +272,8 @@ class PostgresBook:
         left = len(test.groups_left)
         used = min(left, outcome.groups_used)
         if outcome.reason == _WITHDRAWN:
-            # How far it came is known from the journal: two arms, and so many rollouts a pair.
-            ran = await effects.count_sealed_rollouts(session, test.run_id, test.id)
-            used = min(left, -(-ran // (2 * test.config.repeats)))
+            # How far it came is known from the journal.
+            used = min(left, await effects.count_sealed_pairs(session, test.run_id, test.id))
         await sealed.close_test(session, test.id, outcome=outcome, used=used)
         await sealed.serve_groups(session, self.config.project_id, test, test.groups_left[:used])
         # The index counts once, with the first pair; a test taken up again has counted before.

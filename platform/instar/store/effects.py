@@ -25,7 +25,7 @@ __all__ = [
     "add_lost",
     "append_events",
     "close_effects",
-    "count_sealed_rollouts",
+    "count_sealed_pairs",
     "finish_effects",
     "load_effects",
     "load_source_events",
@@ -295,11 +295,13 @@ async def load_source_events(session: AsyncSession, run_id: str) -> set[int]:
     return {int(row[0]) for row in rows}
 
 
-async def count_sealed_rollouts(session: AsyncSession, run_id: str, test_id: str) -> int:
-    """How many rollouts of a sealed test have started, in either arm."""
+async def count_sealed_pairs(session: AsyncSession, run_id: str, test_id: str) -> int:
+    """How many pairs of a sealed test have begun, if only in one arm: they begin in order."""
     row = await session.execute(
         text(
-            "select count(*) from instar.effect where run_id = cast(:run as uuid)"
+            # Keys of its rollouts end in /p<pair>.<attempt>.<arm>.<repeat>.
+            "select coalesce(1 + max(cast(substring(key from '/p([0-9]+)[.][^/]*$') as integer)), 0)"
+            " from instar.effect where run_id = cast(:run as uuid)"
             " and kind = 'rollout' and request ->> 'sealed_test' = :test"
         ),
         {"run": run_id, "test": test_id},

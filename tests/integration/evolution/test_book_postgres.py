@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from instar.evolution.book import BookConfig, PostgresBook
+from instar.evolution.journal import PostgresJournal
 from instar.store.agents import save_agent
 from instar.store.audit import SYSTEM
 from instar.store.session import Database
@@ -15,7 +16,7 @@ from instar_core.base import JsonValue
 from instar_core.candidates import Candidate
 from instar_core.errors import ConflictError, LeaseLost, UserError
 from instar_core.evolution import AcceptanceConfig, SealedOutcome
-from instar_core.lab import SealedTicket
+from instar_core.lab import EffectStart, SealedTicket
 from instar_evolvers.lab.rehearsal import rehearsal_candidate, rehearsal_tasks
 
 pytestmark = pytest.mark.postgres
@@ -105,6 +106,43 @@ def test_an_undecided_test_goes_on_in_another_run(held_run: Any, make_held_run: 
     held_run.database.run(work)
     assert held_run.database.query("select tests, accepted from sealed_epoch") == [(1, 1)]
     assert held_run.database.query("select sum(uses) from sealed_use") == [(6,)]
+
+
+def test_what_was_missing_makes_the_next_test_a_new_one(held_run: Any) -> None:
+    async def work(db: Database) -> None:
+        book = await _book(db, held_run, await _tasks(db, held_run))
+        first = await book.open_test(_child("a"), _START)
+        missing = _end("undecided", 3, pairs=3).model_copy(update={"reason": "missing"})
+        await book.close(first, missing, _child("a"))
+        second = await book.open_test(_child("a"), _START)
+        assert second.test_id != first.test_id and second.index_in_epoch == 2
+        assert second.state is None
+
+    held_run.database.run(work)
+
+
+def test_a_withdrawn_test_counts_every_pair_that_began(held_run: Any) -> None:
+    async def work(db: Database) -> None:
+        book = await _book(db, held_run, await _tasks(db, held_run))
+        ticket = await book.open_test(_child("a"), _START)
+        journal = PostgresJournal(db, held_run.journal_config())
+        await journal.open()
+        # Four pairs in flight, one arm each, and one pair that was run again.
+        for name in (
+            "p0.0.candidate.0",
+            "p0.1.candidate.0",
+            "p1.0.incumbent.0",
+            "p3.0.candidate.0",
+        ):
+            request: JsonValue = {"sealed_test": ticket.test_id}
+            await journal.begin(
+                EffectStart(key=f"evolve#1/{name}", kind="rollout", content=name, request=request)
+            )
+        await book.withdraw("The run was cancelled.")
+
+    held_run.database.run(work)
+    assert held_run.database.query("select sum(uses) from sealed_use") == [(4,)]
+    assert held_run.database.query("select tests, accepted from sealed_epoch") == [(1, 0)]
 
 
 def test_a_worn_pool_blocks_with_words(held_run: Any) -> None:

@@ -170,6 +170,47 @@ def test_the_budget_ends_a_test_undecided_and_it_goes_on_later(bench: Any) -> No
     assert fresh and not fresh & seen
 
 
+def test_a_test_that_goes_on_remembers_what_was_missing(bench: Any) -> None:
+    bench.rules(AcceptanceConfig(max_pairs=100, min_pairs=5), groups=100)
+    bench.backend.rule = mixed(bench)
+    bench.backend.faults = lambda request: request.sealed_test and request.task.id == lost[0]
+    lost = [""]
+
+    async def run() -> str:
+        lab = await bench.lab(sealed_lookahead=1, infrastructure_retries=0)
+        return str(await lab.propose(bench.child, BECAUSE))
+
+    ticket = asyncio.run(bench.book.open_test(bench.child, bench.start))
+    lost[0] = ticket.groups[2][0].id
+    bench.limit(Remaining(rollouts=15))
+    assert asyncio.run(run()) == "undecided"
+    first = bench.book.outcomes["test-1"]
+    assert first.missing == 1 and first.reason == "budget"
+    bench.tape = type(bench.tape)()
+    bench.limit(Remaining())
+    asyncio.run(run())
+    second = bench.book.outcomes["test-1"]
+    assert second.missing == 1 and second.pairs > first.pairs
+
+
+def test_a_test_undecided_for_what_was_missing_is_a_new_test_next_time(bench: Any) -> None:
+    bench.rules(AcceptanceConfig(max_pairs=20, min_pairs=5))
+    bench.backend.rule = lambda request: float(request.candidate.digest == bench.child.digest)
+    bench.backend.faults = lambda request: request.arm == "candidate"
+
+    async def run() -> tuple[str, str]:
+        lab = await bench.lab(infrastructure_retries=0)
+        return await lab.propose(bench.child, BECAUSE), lab.proposals[0].test_id
+
+    assert asyncio.run(run()) == ("undecided", "test-1")
+    assert bench.book.outcomes["test-1"].reason == "missing"
+    bench.tape = type(bench.tape)()
+    bench.backend.faults = lambda request: False
+    assert asyncio.run(run()) == ("accepted", "test-2")
+    thresholds = [bench.book.outcomes[name].threshold for name in ("test-1", "test-2")]
+    assert thresholds[0] < thresholds[1], "a new index has a level of its own"
+
+
 def test_a_worn_pool_blocks_with_words(bench: Any) -> None:
     bench.rules(SMALL, groups=4)
 
