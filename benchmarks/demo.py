@@ -86,7 +86,7 @@ def _roll_back(environment: dict[str, str], report: dict[str, Any]) -> dict[str,
     """Asks, rolls the promotion back, asks again."""
     question = report["calls"][0]["ticket"]
     result: dict[str, Any] = {"promoted": _ask_openai(environment, question)}
-    rolled = _instar(environment, "evolve", "rollback", str(report["promotion_id"]), "--json")
+    rolled = _instar(environment, "artifact", "rollback", "agent", "support-desk", "--json")
     result["rollback"] = rolled.get("state") or rolled
     result["after_rollback"] = _ask_openai(environment, question)
     result["changed"] = result["promoted"] != result["after_rollback"]
