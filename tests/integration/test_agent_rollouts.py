@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import pytest
 
 from instar.rollouts.backend import AgentBackend, BackendServices
+from instar.rollouts.bindings import BoundServer
 from instar.rollouts.prove import prove_tasks, validate_task
-from instar.rollouts.slots import _PREFIX
+from instar.rollouts.slots import _PREFIX, SlotPool
 from instar.runtime.calls import DirectCalls
 from instar.runtime.testing import MemoryCalls, ScriptedModel, WordEmbedder
 from instar.runtime.tools.config import TestBinding, ToolServerConfig
@@ -369,6 +370,25 @@ def test_a_quote_refuses_tools_without_a_binding(server: ToolServerConfig, tmp_p
         with pytest.raises(UserError, match=words):
             asyncio.run(backend.rollout(request(task(1)), DirectCalls()))
     AgentBackend(given).check(CANDIDATE, [task(1)])
+
+
+def test_a_server_free_of_effects_runs_without_its_live_environment(
+    server: ToolServerConfig, live: Path
+) -> None:
+    async def work() -> None:
+        config = server.model_copy(update={"effect_free": True})
+        pool = SlotPool({"notes": BoundServer(config, None)}, 1)
+        try:
+            assert not pool.is_private("notes") and pool.offers("notes")
+            read = await pool.call_shared("notes", "read_note", {"id": "live"})
+            wrote = await pool.call_shared("notes", "write_note", {"id": "live", "text": "x"})
+            assert read.is_error and wrote.is_error and "precious" not in read.text
+        finally:
+            await pool.close()
+
+    before = hashlib.sha256(live.read_bytes()).hexdigest()
+    asyncio.run(work())
+    assert hashlib.sha256(live.read_bytes()).hexdigest() == before
 
 
 def test_a_server_that_does_not_start_is_infrastructure_and_no_score(

@@ -119,7 +119,13 @@ class SlotPool:
         self, bound: Mapping[str, BoundServer], size: int, work_dir: Path | None = None
     ) -> None:
         self._private = {name: one for name, one in bound.items() if one.binding is not None}
-        self._shared = LiveTools(one.config for one in bound.values() if one.binding is None)
+        # A server free of effects runs as it is registered, but in a copy of its own and without
+        # its environment: production credentials are never resolved in rollouts.
+        self._shared = LiveTools(
+            one.config.model_copy(update={"env": {}})
+            for one in bound.values()
+            if one.binding is None
+        )
         self._names = tuple(bound)
         self._work_dir = work_dir
         self._root: Path | None = None

@@ -78,7 +78,10 @@ async def examine(
             reason=f"The arguments of {call.name} must be a JSON object, not {short(str(unread))}.",
         )
     try:
-        return await gate.examine(call, entry, candidate)
+        decision = await gate.examine(call, entry, candidate)
+        if not isinstance(decision, GateDecision):
+            raise TypeError(f"the gate answered {short(repr(decision), 80)}")
+        return decision
     except Exception as error:  # noqa: BLE001 - fails closed, whatever broke in the gate
         logger.exception("the gate failed on tool %r; the call is refused", call.name)
         return GateDecision(

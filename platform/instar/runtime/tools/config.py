@@ -145,7 +145,9 @@ class ToolServerConfig(Frozen):
     """A registered tool source: an MCP server over stdio, or a module of Python functions.
 
     ``effect_free`` is an admin's declaration that calls change nothing anywhere; only then may
-    rollouts use the live server without a test binding.
+    rollouts run the server without a test binding. Even then they run a copy of their own, without
+    ``env``: it may hold production credentials. A server that needs a key to answer takes a test
+    binding with a key made for tests.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")

@@ -307,6 +307,17 @@ def test_a_broken_gate_refuses() -> None:
     assert "could not be examined (RuntimeError)" in trajectory.steps[1].message.content
 
 
+def test_a_gate_that_answers_nonsense_refuses() -> None:
+    class Nonsense:
+        async def examine(self, call: ToolCall, entry: ToolEntry, candidate: Candidate) -> Any:
+            return True
+
+    desk = Desk()
+    trajectory = run(agent(), [ASSIGN, "ok"], desk=desk, gate=Nonsense())
+    assert desk.calls == []
+    assert "could not be examined (TypeError)" in trajectory.steps[1].message.content
+
+
 def test_a_replay_performs_nothing_and_gives_the_same_trajectory() -> None:
     first = MemoryCalls()
     before = run(agent(), [ASSIGN, "done"], calls=first)
