@@ -300,7 +300,7 @@ async def count_sealed_pairs(session: AsyncSession, run_id: str, test_id: str) -
     row = await session.execute(
         text(
             # Keys of its rollouts end in /p<pair>.<attempt>.<arm>.<repeat>.
-            "select coalesce(1 + max(cast(substring(key from '/p([0-9]+)[.][^/]*$') as integer)), 0)"
+            "select coalesce(1 + max(cast(substring(key from '/p([0-9]+)[.][^/]*$') as int)), 0)"
             " from instar.effect where run_id = cast(:run as uuid)"
             " and kind = 'rollout' and request ->> 'sealed_test' = :test"
         ),

@@ -123,7 +123,8 @@ async def mark_run_of_job(session: AsyncSession, job_id: str, state: str, reason
         reason: In words; shown to people.
 
     Returns:
-        The ids of the runs that moved: none when the run is over already or the job has no run.
+        The ids of the runs that moved: none when the run is over already, the job has no run, or
+        (for ``interrupted``) another worker has the job by now.
     """
     rows = await session.execute(
         text(
@@ -132,7 +133,10 @@ async def mark_run_of_job(session: AsyncSession, job_id: str, state: str, reason
             " finished_at = case when cast(:state as text) = 'interrupted' then null"
             " else clock_timestamp() end"
             " where job_id = cast(:job as uuid)"
-            " and state in ('queued', 'running', 'interrupted') returning id"
+            " and state in ('queued', 'running', 'interrupted')"
+            # Another worker may have taken the job up since the caller saw it waiting.
+            " and (cast(:state as text) <> 'interrupted' or exists (select 1 from instar.job j"
+            " where j.id = cast(:job as uuid) and j.state = 'queued')) returning id"
         ),
         {"job": job_id, "state": state, "reason": short(reason, _LONGEST_ERROR)},
     )

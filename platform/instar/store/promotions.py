@@ -3,6 +3,7 @@ followed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import func, select, update
@@ -10,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.store.audit import Author
 from instar.store.pages import Page, read_page
-from instar.store.tables import PromotionRow, ProposalRow, VersionRow
+from instar.store.tables import EvolutionRunRow, PromotionRow, ProposalRow, VersionRow
 from instar_core.base import JsonValue, new_id
 from instar_core.errors import NotFoundError
 
@@ -29,6 +30,7 @@ __all__ = [
     "runs_of",
     "settle_proposal",
     "version_numbers",
+    "withdraw_orphans",
     "withdraw_proposals",
 ]
 
@@ -97,6 +99,20 @@ async def withdraw_proposals(session: AsyncSession, run_id: str, reason: str) ->
         update(ProposalRow)
         .where(ProposalRow.run_id == run_id, ProposalRow.state == "testing")
         .values(state="withdrawn", decision_reason=reason.replace("\x00", ""))
+    )
+
+
+async def withdraw_orphans(session: AsyncSession, states: Sequence[str]) -> None:
+    """Withdraws what runs in these states were still testing, with the run's reason."""
+    await session.execute(
+        update(ProposalRow)
+        .where(
+            ProposalRow.state == "testing",
+            ProposalRow.run_id == EvolutionRunRow.id,
+            EvolutionRunRow.state.in_(states),
+        )
+        .values(state="withdrawn", decision_reason=EvolutionRunRow.reason)
+        .execution_options(synchronize_session=False)
     )
 
 

@@ -173,15 +173,14 @@ def test_the_budget_ends_a_test_undecided_and_it_goes_on_later(bench: Any) -> No
 def test_a_test_that_goes_on_remembers_what_was_missing(bench: Any) -> None:
     bench.rules(AcceptanceConfig(max_pairs=100, min_pairs=5), groups=100)
     bench.backend.rule = mixed(bench)
-    bench.backend.faults = lambda request: request.sealed_test and request.task.id == lost[0]
-    lost = [""]
 
     async def run() -> str:
         lab = await bench.lab(sealed_lookahead=1, infrastructure_retries=0)
         return str(await lab.propose(bench.child, BECAUSE))
 
     ticket = asyncio.run(bench.book.open_test(bench.child, bench.start))
-    lost[0] = ticket.groups[2][0].id
+    lost = ticket.groups[2][0].id
+    bench.backend.faults = lambda request: request.task.id == lost
     bench.limit(Remaining(rollouts=15))
     assert asyncio.run(run()) == "undecided"
     first = bench.book.outcomes["test-1"]
