@@ -13,7 +13,7 @@ __all__ = ["open_live_desk", "read_queue"]
 
 
 def open_live_desk(plan: Plan) -> None:
-    """Makes the live database with its fresh tickets where it does not exist; else leaves it."""
+    """Makes the live database where it does not exist, with the fresh tickets in no queue."""
     if plan.live_db is None:
         return
     from examples.support_desk.build import CUSTOMERS, SCHEMA
@@ -25,7 +25,7 @@ def open_live_desk(plan: Plan) -> None:
         desk.executemany("INSERT OR IGNORE INTO customer VALUES (:id, :name, :plan)", CUSTOMERS)
         rows = [{**ticket, "customer": ticket["customer"]["id"]} for ticket in plan.fresh]
         desk.executemany(
-            "INSERT OR IGNORE INTO ticket (id, text, customer) VALUES (:id, :text, :customer)",
+            "INSERT OR REPLACE INTO ticket (id, text, customer) VALUES (:id, :text, :customer)",
             rows,
         )
 

@@ -107,7 +107,7 @@ class Show:
         self._out.print(_results(report))
         if report.get("reason"):
             self._out.print(f"{report['state']}: {report['reason']}", markup=False)
-        if report.get("words"):
+        if report.get("words") and report["words"] not in (report.get("reason") or ""):
             self._out.print(report["words"], markup=False)
         self._learned(report.get("learned") or {})
         if report["calls"]:
