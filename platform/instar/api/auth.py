@@ -49,6 +49,10 @@ class Caller:
         """The database."""
         return self.service.db
 
+    def has(self, role: Role) -> bool:
+        """Whether the caller's key is of at least this role."""
+        return _RANKS.get(self.role, -1) >= _RANKS[role]
+
     @property
     def author(self) -> Author:
         """Who is named as the author of what the call changes."""
@@ -98,7 +102,7 @@ def require(role: Role) -> Callable[..., Awaitable[Caller]]:
 
     async def check(request: Request, _: _Documented = None) -> Caller:
         caller = await authenticate(request)
-        if _RANKS.get(caller.role, -1) < _RANKS[role]:
+        if not caller.has(role):
             raise PermissionDenied(
                 f"A key of role {caller.role!r} may not do this; it takes {role!r} or more.",
                 remedy="Use another key.",

@@ -24,6 +24,8 @@ from instar.api.views import (
     version_out,
     without_sealed,
 )
+from instar.evolution.facts import promotion_rule
+from instar.evolution.schemas import EvolutionSpec
 from instar.rollouts.taskset import parse_task_set
 from instar.runtime.tools.config import ToolServerConfig
 from instar.store.agents import AGENT, load_candidate_version, save_agent
@@ -39,16 +41,16 @@ from instar.store.artifacts import (
 )
 from instar.store.diff import Diff, diff_contents, diff_versions
 from instar.store.labels import ANY, LabelMove, list_label_events, list_labels, move_label
+from instar.store.projects import read_project
 from instar.store.servers import put_server
-from instar.store.tables import (
-    LabelRow,
-)
+from instar.store.tables import LabelRow
 from instar.store.task_sets import TASK_SET, create_task_set
 from instar_core.base import JsonValue
 from instar_core.candidates import Candidate
 from instar_core.errors import ConflictError, NotFoundError, PermissionDenied, UserError
 
 __all__ = [
+    "check_rule",
     "diff_artifact",
     "find_label",
     "move_label_back",
@@ -60,6 +62,24 @@ __all__ = [
 ]
 
 _OWN_ROUTES = {AGENT: "/v1/agents", TASK_SET: "/v1/task-sets"}
+
+
+async def check_rule(caller: Caller, spec: EvolutionSpec) -> None:
+    """Lets a run promote by itself only where its caller could approve, or the project said so.
+
+    Raises:
+        PermissionDenied: If the caller may not approve and the project's rule is to ask.
+    """
+    if spec.promotion != "auto" or caller.has("approver"):
+        return
+    async with caller.db.transaction(caller.project_id) as session:
+        project = await read_project(session, caller.project_id)
+    if promotion_rule(project.settings) != "auto":
+        raise PermissionDenied(
+            f"A key of role {caller.role!r} may not start a run that promotes by itself: this "
+            "project asks a person first.",
+            remedy="Leave 'promotion' out, or use the key of an approver.",
+        )
 
 
 async def save_version(

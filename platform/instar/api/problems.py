@@ -180,6 +180,14 @@ def respond_to(request: Request, error: Exception) -> Response:
         return _malformed(request, error)
     if isinstance(error, HTTPException):
         return _from_http(request, error)
+    if isinstance(error, UnicodeEncodeError) and "surrogate" in error.reason:
+        # JSON can spell half a character (\\ud800); no text, hash or database can hold it.
+        return problem_response(
+            request,
+            "validation",
+            f"The request contains {_half(error)!a}, half of a character (a surrogate without its "
+            "partner). Send valid Unicode.",
+        )
     _log.error("unforeseen error on %s %s", request.method, request.url.path, exc_info=error)
     return problem_response(
         request,
@@ -187,6 +195,10 @@ def respond_to(request: Request, error: Exception) -> Response:
         "Something went wrong that nobody foresaw; nothing that was committed is lost. The "
         "service's log has the details.",
     )
+
+
+def _half(error: UnicodeEncodeError) -> str:
+    return error.object[error.start : error.start + 1]
 
 
 def _malformed(request: Request, error: RequestValidationError) -> Response:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from instar_core.base import Frozen, JsonValue
 from instar_core.evolution import (
@@ -76,6 +76,24 @@ class EvolutionSpec(Frozen):
     seconds_per_rollout: float | None = Field(
         default=None, gt=0.0, description="measured seconds; None takes earlier rollouts or a probe"
     )
+
+    @field_validator("acceptance")
+    @classmethod
+    def _keeps_the_promise(cls, wanted: AcceptanceConfig) -> AcceptanceConfig:
+        """Lets a run be stricter than an epoch's rules, never laxer: they hold for all its tests."""
+        rules = AcceptanceConfig()
+        if wanted.epoch_tests != rules.epoch_tests:
+            raise ValueError(
+                f"epoch_tests is {wanted.epoch_tests}; an epoch has {rules.epoch_tests} tests, "
+                "whatever one run asks for"
+            )
+        for name in ("alpha", "max_missing", "max_uses_of_group"):
+            most, asked = getattr(rules, name), getattr(wanted, name)
+            if asked > most:
+                raise ValueError(
+                    f"{name} is {asked}; a run may be stricter than {most} and not laxer"
+                )
+        return wanted
 
 
 class RunStatus(Frozen):

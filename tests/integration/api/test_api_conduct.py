@@ -9,6 +9,7 @@ import pytest
 
 from instar.api.app import create_app
 from instar.settings import ApiSettings, Settings
+from instar_core.base import new_id
 
 pytestmark = pytest.mark.postgres
 PROBLEM = "application/problem+json"
@@ -77,6 +78,34 @@ def test_a33_ids_of_another_project_are_404_on_every_route(api: Any, agent_body:
         answer = theirs.request(method, filled(path), json=chosen or None)
         assert answer.status_code in (404, 422), (method, path, answer.text)
         assert "version one" not in answer.text
+
+
+def test_a_key_that_may_read_can_write_nothing(api: Any) -> None:
+    reader, member = api.client("reader"), api.client("member")
+    written = [(method, path) for method, path in routes(api) if method != "get"]
+    assert len(written) > 10
+    for method, path in written:
+        answer = reader.request(method, filled(path), json={})
+        assert answer.status_code == 403, (method, path, answer.text)
+    for path in ("/v1/mcp-servers/name", "/v1/project"):
+        assert member.put(path, json={}).status_code == 403, path
+    for path in ("/v1/proposals/{id}/approve", "/v1/promotions/{id}/rollback"):
+        answer = member.post(path.replace("{id}", new_id()), json={})
+        assert answer.status_code == 403, path
+
+
+def test_only_who_may_approve_starts_a_run_that_promotes_by_itself(api: Any) -> None:
+    spec = {"agent": "none", "task_set": "none", "promotion": "auto"}
+    member, admin = api.client("member"), api.client("admin")
+    refused = member.post("/v1/evolution/runs", json=spec)
+    assert refused.status_code == 403 and "asks a person" in refused.json()["detail"]
+    # Whoever may approve gets as far as the agent that does not exist.
+    assert admin.post("/v1/evolution/runs", json=spec).status_code == 404
+    assert member.post("/v1/evolution/runs", json={**spec, "promotion": "ask"}).status_code == 404
+    admin.put("/v1/project", json={"promotion": "auto"}).raise_for_status()
+    assert member.post("/v1/evolution/runs", json=spec).status_code == 404
+    laxer = admin.post("/v1/evolution/runs", json={**spec, "acceptance": {"alpha": 0.9}})
+    assert laxer.status_code == 422 and "stricter" in laxer.text
 
 
 def test_errors_are_problems_with_a_stable_type_and_a_remedy(api: Any) -> None:

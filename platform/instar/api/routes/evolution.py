@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 from instar.api.auth import Operator, Viewer
 from instar.api.events import STREAM, UNBUFFERED, first_seq, stream_events
 from instar.api.idempotency import HEADER, IdempotentRoute
+from instar.api.operations import check_rule
 from instar.api.pages import After, Limit, Page
 from instar.api.problems import documented
 from instar.api.schemas import CandidateOut
@@ -42,6 +43,7 @@ async def create_quote(spec: EvolutionSpec, caller: Operator) -> Quote:
 @router.post("/runs", status_code=201)
 async def start_evolution_run(spec: EvolutionSpec, caller: Operator, key: Key = None) -> RunStatus:
     """Starts a run; a worker takes it up. The same idempotency key starts it once."""
+    await check_rule(caller, spec)
     return await service.start_run(
         caller.db,
         caller.project_id,
