@@ -80,7 +80,7 @@ class EvolutionSpec(Frozen):
     @field_validator("acceptance")
     @classmethod
     def _keeps_the_promise(cls, wanted: AcceptanceConfig) -> AcceptanceConfig:
-        """Lets a run be stricter than an epoch's rules, never laxer: they hold for all its tests."""
+        """Lets a run be stricter than an epoch's rules, never laxer: they hold for all tests."""
         rules = AcceptanceConfig()
         if wanted.epoch_tests != rules.epoch_tests:
             raise ValueError(
