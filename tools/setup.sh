@@ -3,14 +3,21 @@
 # offered), then everything else from requirements.lock, then the project itself.
 set -euo pipefail
 if [ -z "${PYTHON:-}" ] || ! "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-  echo "Instar needs Python 3.11 or newer; found: $(python3 --version 2>&1 || echo none)." >&2
+  tried="${PYTHON:-python3}"
+  echo "Instar needs Python 3.11 or newer; $tried is: $("$tried" --version 2>/dev/null | head -1 | grep . || echo "nothing that runs")." >&2
   echo "Install one and run again, or name it: make setup PYTHON=/path/to/python3.11" >&2
   exit 2
 fi
 dir="$(dirname "$VENV")"
+if ! mkdir -p "$dir" 2>/dev/null || ! [ -w "$dir" ]; then
+  echo "The environment cannot be made in $VENV: $dir cannot be written." >&2
+  echo "Name another place: make setup VENV=/path/that/you/may/write/venv" >&2
+  exit 2
+fi
 free_mb="$(df -Pm "$dir" | awk 'NR==2 {print $4}')"
-if [ "$free_mb" -lt "${INSTAR_MIN_FREE_MB:-4000}" ]; then
-  echo "Not enough disk space for the environment: ${free_mb} MB free in $(cd "$dir" && pwd), 4000 MB needed." >&2
+need_mb="${INSTAR_MIN_FREE_MB:-4000}"
+if [ "$free_mb" -lt "$need_mb" ]; then
+  echo "Not enough disk space for the environment: $free_mb MB free in $(cd "$dir" && pwd), $need_mb MB needed." >&2
   echo "Free some space, or put the environment elsewhere: make setup VENV=/path/with/space/venv" >&2
   exit 2
 fi
