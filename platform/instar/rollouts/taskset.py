@@ -272,11 +272,29 @@ def _strict_json(line: bytes) -> Any:
         raise ValueError(f"{word} is not JSON")
 
     try:
-        return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+        value = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON at column {error.colno}: {error.msg}") from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    _refuse_unstorable(text, value)
+    return value
+
+
+def _refuse_unstorable(text: str, value: Any) -> None:
+    """Refuses what JSON may spell with escapes but no text can hold: half characters and NUL."""
+    if "\\u" not in text:
+        return
+    try:
+        plain = json.dumps(value, ensure_ascii=False)
+        plain.encode()
+    except UnicodeEncodeError as error:
+        half = plain[error.start]
+        raise ValueError(
+            f"\\u{ord(half):04x} is half of a character (a surrogate without its partner)"
+        ) from error
+    if "\\u0000" in plain.replace("\\\\", ""):
+        raise ValueError("\\u0000 is a NUL character, which cannot be stored")
 
 
 def _words(error: ValidationError, kind: type[Frozen]) -> Iterable[str]:

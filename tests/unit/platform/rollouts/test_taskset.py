@@ -196,3 +196,20 @@ def test_a_question_that_the_library_no_longer_gives_is_not_scored() -> None:
     changed = task.model_copy(update={"input": "something else"})
     with pytest.raises(Exception, match="another question"):
         find_verifier("reasoning_gym").check(changed)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "words"), [(r"\ud800", "half of a character"), (r"a\u0000", "NUL character")]
+)
+def test_text_that_cannot_be_stored_is_named_with_its_line(spelled: str, words: str) -> None:
+    line = '{"id": "a", "input": "' + spelled + '", "split": "train", "verifier": "exact"}'
+    with pytest.raises(TaskFileError, match=f"line 2: .*{words}"):
+        parse_task_set(f"\n{line}\n".encode())
+
+
+def test_a_backslash_in_text_is_no_escape() -> None:
+    line = (
+        r'{"id": "a", "input": "say \\u0000 twice", "split": "train",'
+        r' "verifier": {"name": "exact", "config": {"answer": "x"}}}'
+    )
+    assert parse_task_set(line.encode()).tasks[0].input == r"say \u0000 twice"
