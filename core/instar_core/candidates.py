@@ -90,11 +90,11 @@ class Component(Frozen):
 class Limits(Frozen):
     """Bounds of one rollout or run; reaching one ends it with a distinct stop reason."""
 
-    max_steps: int = Field(default=8, ge=1)
-    max_tokens: int = Field(default=20_000, ge=1)
-    max_cost_usd: float = Field(default=1.0, ge=0.0)
-    timeout_s: float = Field(default=120.0, gt=0.0)
-    max_identical_calls: int = Field(default=3, ge=1)
+    max_steps: int = Field(default=8, ge=1, le=10_000)
+    max_tokens: int = Field(default=20_000, ge=1, le=10**9)
+    max_cost_usd: float = Field(default=1.0, ge=0.0, le=1e6)
+    timeout_s: float = Field(default=120.0, gt=0.0, le=86_400.0)
+    max_identical_calls: int = Field(default=3, ge=1, le=10_000)
 
 
 class ToolServer(Frozen):

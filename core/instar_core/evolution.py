@@ -43,16 +43,22 @@ class AcceptanceConfig(Frozen):
     """Defaults of the sealed test (acceptance-stats.md §1), kept in this one place."""
 
     alpha: float = Field(default=0.05, gt=0.0, lt=1.0, description="level per epoch")
-    bets: int = Field(default=20, ge=1, description="number of constant bets in the mixture")
-    epoch_tests: int = Field(default=50, ge=1, description="H: proposals per epoch")
-    max_pairs: int = Field(default=200, ge=1)
-    min_pairs: int = Field(default=20, ge=1)
-    futility_effect: float = Field(default=0.05, gt=0.0)
-    futility_evidence: float = Field(default=10.0, gt=1.0)
-    harm_evidence: float = Field(default=20.0, gt=1.0)
+    bets: int = Field(
+        default=20, ge=1, le=1000, description="number of constant bets in the mixture"
+    )
+    epoch_tests: int = Field(default=50, ge=1, le=10_000, description="H: proposals per epoch")
+    max_pairs: int = Field(default=200, ge=1, le=100_000)
+    min_pairs: int = Field(default=20, ge=1, le=100_000)
+    futility_effect: float = Field(default=0.05, gt=0.0, le=1.0)
+    futility_evidence: float = Field(default=10.0, gt=1.0, le=1e300)
+    harm_evidence: float = Field(default=20.0, gt=1.0, le=1e300)
     max_missing: float = Field(default=0.02, ge=0.0, le=1.0)
-    repeats: int = Field(default=1, ge=1, description="rollouts per arm averaged into one pair")
-    max_uses_of_group: int = Field(default=5, ge=1, description="tests a group serves per epoch")
+    repeats: int = Field(
+        default=1, ge=1, le=100, description="rollouts per arm averaged into one pair"
+    )
+    max_uses_of_group: int = Field(
+        default=5, ge=1, le=10_000, description="tests a group serves per epoch"
+    )
 
 
 class SealedOutcome(Frozen):
@@ -116,7 +122,13 @@ class Quote(Frozen):
     pairs_for_half_power: int | None = None
     pairs_for_80_power: int | None = None
     smallest_detectable_effect: float | None = Field(
-        default=None, description="gain found with 80 % power; None when nothing could be found"
+        default=None,
+        description="gain found with at least 80 % power, counted carefully; None when nothing "
+        "could be found",
+    )
+    probes: Amount = Field(
+        default=Amount(),
+        description="what measuring a few rollouts for this quote took; spent, outside the run",
     )
     assumptions: dict[str, JsonValue] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()

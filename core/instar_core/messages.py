@@ -47,5 +47,5 @@ class Sampling(Frozen):
 
     temperature: float = Field(default=0.0, ge=0.0, le=2.0)
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    max_tokens: int = Field(default=256, ge=1)
+    max_tokens: int = Field(default=256, ge=1, le=10**7)
     stop: tuple[str, ...] = ()

@@ -241,7 +241,13 @@ def install_handlers(app: FastAPI) -> None:
     async def handle(request: Request, error: Exception) -> Response:
         return respond_to(request, error)
 
-    for kind in (InstarError, RequestValidationError, HTTPException, Exception):
+    for kind in (
+        InstarError,
+        RequestValidationError,
+        HTTPException,
+        UnicodeEncodeError,
+        Exception,
+    ):
         app.add_exception_handler(kind, handle)
 
 

@@ -13,13 +13,13 @@ from typing import TypeVar
 
 import psycopg
 from sqlalchemy import event, text
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.ext.asyncio import async_sessionmaker as session_maker
 
 from instar.store.tables import SCHEMA
 from instar.store.urls import driver_url, without_password
-from instar_core.errors import ConflictError, StoreError
+from instar_core.errors import ConflictError, StoreError, UserError
 
 __all__ = ["Database", "as_store_error", "is_retryable"]
 
@@ -81,6 +81,7 @@ class Database:
             StoreError: If the database is away, read-only or full. Whether a commit that broke off
                 took place is unknown; writers use keys so that repeating is safe.
             ConflictError: If a uniqueness or reference rule of the database was broken.
+            UserError: If a value cannot be stored as it is (NUL characters, numbers out of range).
         """
         async with self._guarded() as session:
             await session.execute(
@@ -128,6 +129,12 @@ class Database:
             raise ConflictError(
                 f"the database refused the change: {_words(error)}.",
                 remedy="Read the present state and try again.",
+            ) from error
+        except DataError as error:
+            # No state of the database: the same value is refused for ever, so waiting is no use.
+            raise UserError(
+                f"a value cannot be stored as it is: {_words(error)}.",
+                remedy="Correct it: no NUL characters, and numbers within 64 bits.",
             ) from error
         except DBAPIError as error:
             raise as_store_error(error, self._where) from error
