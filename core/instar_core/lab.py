@@ -125,7 +125,11 @@ class Lab(Protocol):
 
 
 class Evolver(Protocol):
-    """A gradient-free optimiser: one class with one method, configured by a frozen model."""
+    """A gradient-free optimiser: one class with one method, configured by a frozen model.
+
+    What a quote should know beforehand is optional: ``needs_proposer = True`` where the method asks
+    a model to reflect, and ``least_rollouts(data)``, below which a search can tell nothing.
+    """
 
     name: str
 

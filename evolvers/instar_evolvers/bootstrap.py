@@ -83,9 +83,14 @@ class Bootstrap:
     """
 
     name = "bootstrap"
+    needs_proposer = False
 
     def __init__(self, config: BootstrapConfig | None = None) -> None:
         self.config = config or BootstrapConfig()
+
+    def least_rollouts(self, data: Splits) -> int:
+        """Search rollouts below which nothing can be told, however many tasks ``data`` has."""
+        return _LEAST_ROLLOUTS
 
     async def evolve(self, seed: Candidate, data: Splits, lab: Lab) -> Candidate:
         """The seed with the demonstrations that did best on validation, or the seed itself.

@@ -17,8 +17,16 @@ from pydantic import BaseModel, ValidationError
 from instar_core.base import JsonValue
 from instar_core.errors import UserError
 from instar_core.lab import Evolver
+from instar_core.tasks import Splits
 
-__all__ = ["BUILT_IN", "GROUP", "list_evolvers", "open_evolver"]
+__all__ = [
+    "BUILT_IN",
+    "GROUP",
+    "least_rollouts",
+    "list_evolvers",
+    "needs_proposer",
+    "open_evolver",
+]
 
 GROUP = "instar.evolvers"
 BUILT_IN = {
@@ -63,6 +71,17 @@ def open_evolver(name: str, config: dict[str, JsonValue] | None = None) -> Evolv
             remedy=f"Fields: {fields}.",
         ) from error
     return cast("Evolver", kind(settings))
+
+
+def needs_proposer(evolver: Evolver) -> bool:
+    """Whether the evolver asks a model to reflect; one that does not say so needs none."""
+    return bool(getattr(evolver, "needs_proposer", False))
+
+
+def least_rollouts(evolver: Evolver, data: Splits) -> int:
+    """Search rollouts below which the evolver can tell nothing; 0 where it does not say."""
+    least = getattr(evolver, "least_rollouts", None)
+    return 0 if least is None else int(least(data))
 
 
 def _load(name: str) -> type[Any]:

@@ -106,9 +106,15 @@ class TrainingFreeGRPO:
     """
 
     name = "tf_grpo"
+    needs_proposer = True
 
     def __init__(self, config: TrainingFreeGRPOConfig | None = None) -> None:
         self.config = config or TrainingFreeGRPOConfig()
+
+    def least_rollouts(self, data: Splits) -> int:
+        """Search rollouts below which nothing can be told: two measures, one group, one look."""
+        look = 2 * self.config.trial.pairs_per_look
+        return 2 * len(data.validation) + self.config.group_size + look
 
     async def evolve(self, seed: Candidate, data: Splits, lab: Lab) -> Candidate:
         """The best candidate on validation, the seed itself when no lesson made it better.
@@ -118,7 +124,7 @@ class TrainingFreeGRPO:
                 budget is too small to tell anything.
             ParseFailure: If the proposer never produced anything usable.
         """
-        return await _Practice(self.config, seed, data, lab).run()
+        return await _Practice(self.config, seed, data, lab).run(self.least_rollouts(data))
 
 
 class _Practice:
@@ -147,7 +153,7 @@ class _Practice:
         """The lessons of the current candidate."""
         return Lessons.model_validate(self.current.components[self.component].content)
 
-    async def run(self) -> Candidate:
+    async def run(self, needed: int) -> Candidate:
         """Practises until the epochs or the budget are used up; the best on validation."""
         if not self.data.train or not self.data.validation:
             raise UserError(
@@ -155,8 +161,6 @@ class _Practice:
                 "validation tasks.",
                 remedy="It needs at least one of each; add tasks to the task set.",
             )
-        look = 2 * self.config.trial.pairs_per_look
-        needed = 2 * len(self.data.validation) + self.config.group_size + look
         self.allowance.require(needed, "tf_grpo")
         first = best = await self._measure(self.seed)
         if min(first.rewards.values()) >= self.config.pass_mark:

@@ -22,6 +22,9 @@ _Rollouts = Annotated[int | None, typer.Option(min=1, help="Most rollouts of the
 _Cost = Annotated[float | None, typer.Option("--cost-usd", min=0.0, help="Most US dollars.")]
 _Seconds = Annotated[float | None, typer.Option("--seconds", min=1.0, help="Most seconds.")]
 _Seed = Annotated[int, typer.Option(min=0, help="Seed of the run's random choices.")]
+_Proposer = Annotated[
+    str, typer.Option("--proposer", help="Model that proposes changes; else the agent's own.")
+]
 _RunId = Annotated[str, typer.Argument(help="Id of the run.")]
 
 
@@ -34,6 +37,7 @@ def _spec(  # noqa: PLR0913 - one value per option of the command line
     cost_usd: float | None,
     seconds: float | None,
     seed: int,
+    proposer: str,
 ) -> dict[str, Any]:
     """The body that asks for a run."""
     import json
@@ -51,6 +55,7 @@ def _spec(  # noqa: PLR0913 - one value per option of the command line
         "evolver_config": parsed,
         "limit": {"rollouts": rollouts, "cost_usd": cost_usd, "wall_s": seconds},
         "seed": seed,
+        "model": proposer or None,
     }
 
 
@@ -64,10 +69,11 @@ def quote(  # noqa: PLR0913 - one value per option of the command line
     cost_usd: _Cost = None,
     seconds: _Seconds = None,
     seed: _Seed = 0,
+    proposer: _Proposer = "",
     json: Json = False,
 ) -> None:
     """Say what a run would take and the smallest gain it could detect. Nothing is started."""
-    body = _spec(agent, tasks, evolver, config, rollouts, cost_usd, seconds, seed)
+    body = _spec(agent, tasks, evolver, config, rollouts, cost_usd, seconds, seed, proposer)
     found = Client().post(path_of("evolution", "quote"), body)
     emit(found, json, _quote_words(found))
 
@@ -84,6 +90,12 @@ def _quote_words(quote: dict[str, Any]) -> str:
         "smallest gain found with 80 % power: "
         + (f"{effect:.3f}" if effect is not None else "none: too few pairs"),
     ]
+    probes = quote.get("probes") or {}
+    if probes.get("rollouts"):
+        lines.append(
+            f"measured by {probes['rollouts']} probes: {probes['tokens']} tokens, "
+            f"${probes['cost_usd']:.4f}, {probes['wall_s']:.1f} s (spent, outside the run)"
+        )
     lines += [f"note: {words}" for words in quote.get("warnings", ())]
     return "\n".join(lines)
 
@@ -98,10 +110,11 @@ def start(  # noqa: PLR0913 - one value per option of the command line
     cost_usd: _Cost = None,
     seconds: _Seconds = None,
     seed: _Seed = 0,
+    proposer: _Proposer = "",
     json: Json = False,
 ) -> None:
     """Start a run in the background."""
-    body = _spec(agent, tasks, evolver, config, rollouts, cost_usd, seconds, seed)
+    body = _spec(agent, tasks, evolver, config, rollouts, cost_usd, seconds, seed, proposer)
     found = Client().post(path_of("evolution", "runs"), body)
     emit(found, json, f"run {found['id']} is {found['state']}")
 
@@ -162,7 +175,7 @@ def approve(
     json: Json = False,
 ) -> None:
     """Approve a proposal: its version is promoted."""
-    found = Client().post(path_of("proposals", proposal, "approve"), {"reason": why})
+    found = Client().post(path_of("proposals", proposal, "approve"), {"note": why})
     words = f"{found['agent']}: {found['label']} names version {found['to_version']} now"
     emit(found, json, f"{words} (promotion {found['id']}, {found['state']})")
 
@@ -174,5 +187,5 @@ def reject(
     json: Json = False,
 ) -> None:
     """Reject a proposal: nothing changes in production."""
-    found = Client().post(path_of("proposals", proposal, "reject"), {"reason": why})
+    found = Client().post(path_of("proposals", proposal, "reject"), {"note": why})
     emit(found, json, f"proposal {proposal} is {found['state']}")

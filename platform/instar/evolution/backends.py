@@ -19,13 +19,14 @@ from instar.store.session import Database
 from instar_core.base import JsonValue, content_hash
 from instar_core.candidates import Candidate
 from instar_core.errors import PrerequisiteError, UserError
-from instar_core.lab import Backend, CallOutcome, Calls, Role, RolloutRequest
+from instar_core.lab import Backend, CallOutcome, Calls, Evolver, Role, RolloutRequest
 from instar_core.messages import Messages
 from instar_core.rollouts import Rollout
 from instar_core.tasks import Task
 from instar_core.usage import Amount
+from instar_evolvers.registry import needs_proposer
 
-__all__ = ["BackendPlan", "TallyBackend", "check_backend", "open_backend"]
+__all__ = ["BackendPlan", "TallyBackend", "check_backend", "check_proposer", "open_backend"]
 
 _WORLD = "world:"
 
@@ -132,6 +133,26 @@ async def check_backend(
                     f"The model {name!r} cannot be asked now: {error.message}",
                     remedy=error.remedy,
                 ) from error
+
+
+def check_proposer(evolver: Evolver, plan: BackendPlan, settings: Settings) -> None:
+    """Refuses an evolver that asks for reflection where the model that is asked cannot reflect.
+
+    Raises:
+        UserError: Naming the model; its lessons would be noise, and their trials rollouts wasted.
+    """
+    if plan.environment.startswith(_WORLD) or not needs_proposer(evolver):
+        return
+    from instar.models.registry import why_no_proposer
+
+    why = why_no_proposer(plan.asker or plan.candidate.harness.model, settings)
+    if why:
+        raise UserError(
+            f"The evolver {evolver.name!r} asks a model to reflect on attempts and to write "
+            f"lessons, and {why}. Nothing was spent.",
+            remedy="Use the evolver bootstrap, which needs no reflection, or name a model that can "
+            "reflect as the proposer: --proposer openai/… (in the API: 'model').",
+        )
 
 
 def _check_environment(environment: str) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from instar.evolution.backends import check_backend, open_backend
+from instar.evolution.backends import check_backend, check_proposer, open_backend
 from instar.evolution.context import JobContext
 from instar.evolution.ending import end_run
 from instar.evolution.facts import Ending, RunFacts, read_facts
@@ -32,11 +32,26 @@ from instar_core.errors import (
     RunCancelled,
 )
 from instar_core.evolution import Event
+from instar_core.lab import Evolver
 from instar_evolvers.registry import open_evolver
 
-__all__ = ["execute"]
+__all__ = ["execute", "open_planned_evolver"]
 
 T = TypeVar("T")
+_NO_FIELD = object()
+
+
+def open_planned_evolver(facts: RunFacts) -> Evolver:
+    """The run's evolver; a search that the quote cut short is told so, and plans with it."""
+    name, config = facts.spec.evolver, facts.spec.evolver_config
+    evolver = open_evolver(name, config)
+    given = facts.quote.assumptions.get("search_rollouts")
+    wanted: Any = getattr(getattr(evolver, "config", None), "search_rollouts", _NO_FIELD)
+    if not isinstance(given, int) or wanted is _NO_FIELD:
+        return evolver
+    if wanted is not None and wanted <= given:
+        return evolver
+    return open_evolver(name, {**config, "search_rollouts": given})
 
 
 class _Leaving(InstarError):
@@ -87,7 +102,7 @@ class _Attempt:
     async def run(self) -> None:
         """See :func:`execute`."""
         facts = self._facts
-        evolver = open_evolver(facts.spec.evolver, facts.spec.evolver_config)
+        evolver = open_planned_evolver(facts)
         digest = evolver_digest(evolver)
         if facts.evolver_digest not in ("", digest):
             await self._wait_for_code()
@@ -96,6 +111,7 @@ class _Attempt:
         search: Search | None = None
         try:
             await self._check_backend()
+            check_proposer(evolver, facts.backend, self._context.settings)
             async with open_backend(
                 facts.backend, self._context.db, self._context.settings, journalled=True
             ) as backend:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from instar.evolution.backends import BackendPlan, check_backend, open_backend
+from instar.evolution.backends import BackendPlan, check_backend, check_proposer
+from instar.evolution.probing import PerRollout, measured_before, probe
 from instar.evolution.schemas import EvolutionSpec
-from instar.runtime.calls import DirectCalls
 from instar.settings import Settings
 from instar.store.agents import AgentVersion, load_candidate_version, read_agent
 from instar.store.evolution import latest_measurement
@@ -32,19 +31,18 @@ from instar_core.base import JsonValue, content_hash
 from instar_core.candidates import Candidate
 from instar_core.errors import UserError
 from instar_core.evolution import Quote
-from instar_core.lab import RolloutRequest
-from instar_core.rollouts import Rollout
+from instar_core.lab import Evolver
 from instar_core.statistics.elond import level
-from instar_core.statistics.power import plan
-from instar_core.tasks import Splits, Task
+from instar_core.statistics.power import plan, promised_effect
+from instar_core.tasks import Splits
 from instar_core.usage import Amount, Remaining
-from instar_evolvers.registry import open_evolver
+from instar_evolvers.registry import least_rollouts, open_evolver
 
 __all__ = ["Ground", "harness_digest", "make_quote", "read_ground"]
 
-_PROBES = 8
-_WARM_UP = 4
 _LEAST_SEARCH = 16
+_RHO = 0.0
+"""Correlation of the two arms that is planned with: none, so that the promise holds anyway."""
 _DEFAULT_SEARCH = 400
 _SLACK = 1.5
 """How far tokens, money and time may exceed what is expected before the run is stopped."""
@@ -64,20 +62,12 @@ class Ground:
     epoch_accepted: int
     measured: dict[str, Any] | None
     search_wanted: int | None
+    search_least: int
+    evolver: Evolver
 
     def plan(self, project_id: str, spec: EvolutionSpec) -> BackendPlan:
         """What the backend of this run is opened for."""
         return BackendPlan(project_id, self.candidate, self.bindings, spec.model or "")
-
-
-@dataclass(frozen=True, slots=True)
-class _PerRollout:
-    seconds: float
-    tokens: float
-    cost_usd: float
-    cost_known: bool
-    mean: float | None
-    source: str
 
 
 def harness_digest(candidate: Candidate) -> str:
@@ -100,18 +90,21 @@ async def read_ground(db: Database, project_id: str, spec: EvolutionSpec) -> Gro
         ref = "latest" if spec.task_set_version is None else spec.task_set_version
         task_set = await read_task_set(session, project_id, spec.task_set, ref)
         counts = await count_tasks(session, task_set.id)
+        splits = await read_splits(session, task_set.id)
         tests, accepted = await read_epoch(session, spec.agent, spec.acceptance.epoch_tests)
         return Ground(
             agent=agent,
             candidate=candidate,
             task_set=task_set,
-            splits=await read_splits(session, task_set.id),
+            splits=splits,
             sealed_groups=counts["sealed"].groups,
             bindings=await read_bindings(session, task_set.id),
             epoch_tests=tests,
             epoch_accepted=accepted,
             measured=await latest_measurement(session, project_id, harness_digest(candidate)),
             search_wanted=getattr(config, "search_rollouts", None),
+            search_least=max(_LEAST_SEARCH, least_rollouts(evolver, splits)),
+            evolver=evolver,
         )
 
 
@@ -125,16 +118,18 @@ async def make_quote(
         PrerequisiteError: If a model cannot be asked now.
     """
     _check_tasks(spec, ground)
+    check_proposer(ground.evolver, ground.plan(project_id, spec), settings)
     tasks = (*ground.splits.train, *ground.splits.validation)
     await check_backend(ground.plan(project_id, spec), db, settings, tasks)
     sizes = _plan_sizes(spec, ground)
     per = await _measure(db, project_id, spec, ground, settings)
+    seconds = spec.seconds_per_rollout or per.seconds
     rollouts = sizes["baseline"] + sizes["search"] + sizes["sealed"]
     expected = Amount(
         rollouts=rollouts,
         tokens=math.ceil(rollouts * per.tokens),
         cost_usd=round(rollouts * per.cost_usd, 6),
-        wall_s=round(rollouts * per.seconds, 1),
+        wall_s=round(rollouts * seconds, 1),
     )
     _check_limits(spec.limit, expected)
     alpha_t = level(
@@ -143,20 +138,26 @@ async def make_quote(
         alpha=spec.acceptance.alpha,
         horizon=spec.acceptance.epoch_tests,
     )
-    base = 0.5 if per.mean is None else per.mean
-    found = await asyncio.to_thread(
-        plan, sizes["pairs"], alpha_t, effect=spec.target_effect, base=base
+    base, bets = 0.5 if per.mean is None else per.mean, spec.acceptance.bets
+    # The promised number is the careful one, which `instar selfcheck` holds the tests to.
+    smallest = await asyncio.to_thread(
+        promised_effect, sizes["pairs"], alpha_t, base=base, bets=bets
     )
-    _check_power(spec, sizes["pairs"], alpha_t, found.smallest_effect, found.pairs_for_80_power)
+    hoped = spec.target_effect or smallest
+    found = await asyncio.to_thread(
+        plan, sizes["pairs"], alpha_t, effect=hoped, base=base, rho=_RHO, bets=bets
+    )
+    _check_power(spec, sizes["pairs"], alpha_t, smallest, found.pairs_for_80_power)
     return Quote(
         expected=expected,
         limit=_limit(spec.limit, expected, ground.candidate, settings),
-        seconds_per_rollout=round(per.seconds, 4),
+        seconds_per_rollout=round(seconds, 4),
         sealed_pairs=sizes["pairs"],
         alpha_t=alpha_t,
         pairs_for_half_power=found.pairs_for_half_power,
         pairs_for_80_power=found.pairs_for_80_power,
-        smallest_detectable_effect=found.smallest_effect,
+        smallest_detectable_effect=smallest,
+        probes=per.probes,
         assumptions={
             "baseline_rollouts": sizes["baseline"],
             "search_rollouts": sizes["search"],
@@ -167,7 +168,7 @@ async def make_quote(
             "cost_known": per.cost_known,
             "base_rate": round(base, 3),
             "base_rate_from": "assumed" if per.mean is None else per.source,
-            "correlation": 0.5,
+            "correlation": _RHO,
             "agent_version": ground.agent.version,
             "agent_digest": ground.agent.digest,
             "task_set_version": ground.task_set.version,
@@ -200,22 +201,30 @@ def _plan_sizes(spec: EvolutionSpec, ground: Ground) -> dict[str, int]:
     per_pair = 2 * rules.repeats
     baseline = min(spec.validation_tasks, len(ground.splits.validation))
     pairs = min(rules.max_pairs, ground.sealed_groups)
-    wanted = ground.search_wanted or _DEFAULT_SEARCH
+    wanted, fewest = ground.search_wanted or _DEFAULT_SEARCH, ground.search_least
+    if ground.search_wanted is None:
+        wanted = max(wanted, fewest)
+    elif wanted < fewest:
+        raise UserError(
+            f"A search of {wanted} rollouts is too small: below {fewest} {spec.evolver} can tell "
+            "nothing on these tasks.",
+            remedy=f"Set search_rollouts of the evolver to {fewest} or more.",
+        )
     limit = spec.limit.rollouts
     if limit is None:
         search = wanted
     else:
-        least = baseline + _LEAST_SEARCH + rules.min_pairs * per_pair
+        least = baseline + fewest + rules.min_pairs * per_pair
         if limit < least:
             raise UserError(
                 f"A budget of {limit} rollouts cannot show any gain: {baseline} measure the "
-                f"present version, at least {_LEAST_SEARCH} search, and the smallest sealed test "
+                f"present version, at least {fewest} search, and the smallest sealed test "
                 f"of {rules.min_pairs} pairs takes {rules.min_pairs * per_pair}.",
                 remedy=f"Allow at least {least} rollouts.",
             )
         # A sealed test that sees little is of no use, so the search yields first, to a third.
         spare = limit - baseline
-        search = min(wanted, max(_LEAST_SEARCH, spare - pairs * per_pair, spare // 3))
+        search = min(wanted, max(fewest, spare - pairs * per_pair, spare // 3))
         pairs = min(pairs, (spare - search) // per_pair)
         if pairs < rules.min_pairs:
             pairs = rules.min_pairs
@@ -278,7 +287,7 @@ def _limit(limit: Remaining, expected: Amount, candidate: Candidate, settings: S
 
 
 def _warnings(
-    spec: EvolutionSpec, ground: Ground, sizes: dict[str, int], per: _PerRollout
+    spec: EvolutionSpec, ground: Ground, sizes: dict[str, int], per: PerRollout
 ) -> tuple[str, ...]:
     words: list[str] = []
     if ground.search_wanted is not None and sizes["search"] < ground.search_wanted:
@@ -301,37 +310,9 @@ def _warnings(
 
 async def _measure(
     db: Database, project_id: str, spec: EvolutionSpec, ground: Ground, settings: Settings
-) -> _PerRollout:
-    """Seconds, tokens and dollars of one rollout: measured before, or by a few probes now."""
-    before = ground.measured
-    if before is not None:
-        return _PerRollout(
-            seconds=spec.seconds_per_rollout or float(before["seconds"]),
-            tokens=float(before["tokens"]),
-            cost_usd=float(before["cost_usd"]),
-            cost_known=bool(before.get("cost_known", True)),
-            mean=before.get("means", {}).get(ground.agent.digest),
-            source="earlier rollouts",
-        )
-    tasks = ground.splits.validation[:_PROBES]
-
-    async def probe(task: Task, draw: int) -> Rollout:
-        request = RolloutRequest(candidate=ground.candidate, task=task, draw=draw, arm="probe")
-        return await backend.rollout(request, DirectCalls())
-
-    async with open_backend(ground.plan(project_id, spec), db, settings) as backend:
-        # The first ones also start tool servers and fill caches; what they take says little.
-        await asyncio.gather(*(probe(task, 0) for task in tasks[:_WARM_UP]))
-        started = time.monotonic()
-        rollouts = await asyncio.gather(*(probe(task, 1) for task in tasks))
-        elapsed = time.monotonic() - started
-    rewards = [one.score.reward for one in rollouts if one.score is not None]
-    count = len(rollouts)
-    return _PerRollout(
-        seconds=spec.seconds_per_rollout or max(1e-4, elapsed / count),
-        tokens=sum(one.usage.tokens for one in rollouts) / count,
-        cost_usd=sum(one.usage.cost_usd for one in rollouts) / count,
-        cost_known=all(one.usage.cost_known for one in rollouts),
-        mean=sum(rewards) / len(rewards) if rewards else None,
-        source=f"a probe of {count} rollouts",
-    )
+) -> PerRollout:
+    """What one rollout takes: measured before, or by a few probes now."""
+    if ground.measured is not None:
+        return measured_before(ground.measured, ground.agent.digest)
+    plan_ = ground.plan(project_id, spec)
+    return await probe(db, plan_, spec.agent, ground.splits.validation, settings)

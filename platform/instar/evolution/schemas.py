@@ -32,6 +32,8 @@ __all__ = [
     "RunStatus",
 ]
 
+_MOST = 1e15
+"""Largest limit: far beyond any run, and within what the database and JSON's numbers can hold."""
 PromotionRule = Literal["ask", "auto"]
 RunPhase = Literal["waiting", "baseline", "search", "sealed_test", "promotion", "done"]
 
@@ -64,18 +66,32 @@ class EvolutionSpec(Frozen):
         description="gain that must be detectable with 80 % power, else the quote refuses",
     )
     validation_tasks: int = Field(
-        default=60, ge=1, description="validation tasks the incumbent is measured on, at most"
+        default=60,
+        ge=1,
+        le=100_000,
+        description="validation tasks the incumbent is measured on, at most",
     )
     promotion: PromotionRule | None = Field(
         default=None, description="'auto' promotes on acceptance; None takes the project's rule"
     )
-    seed: int = Field(default=0, ge=0, description="seed of the run's random streams")
+    seed: int = Field(default=0, ge=0, le=2**53, description="seed of the run's random streams")
     model: str | None = Field(
         default=None, description="model of the proposer and judge; None takes the agent's own"
     )
     seconds_per_rollout: float | None = Field(
-        default=None, gt=0.0, description="measured seconds; None takes earlier rollouts or a probe"
+        default=None,
+        ge=1e-6,
+        le=1e6,
+        description="measured seconds; None takes earlier rollouts or a probe",
     )
+
+    @field_validator("limit")
+    @classmethod
+    def _possible(cls, limit: Remaining) -> Remaining:
+        for name, value in limit.model_dump().items():
+            if value is not None and not 0 <= value <= _MOST:
+                raise ValueError(f"{name} is {value}; a limit lies between 0 and {_MOST:.0e}")
+        return limit
 
     @field_validator("acceptance")
     @classmethod

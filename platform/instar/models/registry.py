@@ -13,7 +13,10 @@ from instar.models.scripted import ScriptedClient, read_script
 from instar.settings import Settings
 from instar_core.errors import PrerequisiteError
 
-__all__ = ["check_model", "open_model"]
+__all__ = ["check_model", "open_model", "why_no_proposer"]
+
+_TOO_SMALL = {CHAT_MODEL: "135 million parameters"}
+"""Local models that follow demonstrations but cannot reflect, and how large they are."""
 
 
 def open_model(name: str, settings: Settings) -> ModelClient:
@@ -32,6 +35,21 @@ def open_model(name: str, settings: Settings) -> ModelClient:
     if endpoint.kind == "scripted":
         return ScriptedClient(endpoint, settings)
     return LitellmClient(endpoint, settings)
+
+
+def why_no_proposer(name: str, settings: Settings) -> str:
+    """Why a model cannot reflect on attempts and write lessons; empty where it may well can.
+
+    Args:
+        name: As for :func:`open_model`.
+        settings: Addresses.
+
+    Raises:
+        UserError: If the name is wrong.
+    """
+    endpoint = resolve_endpoint(name, settings)
+    size = _TOO_SMALL.get(endpoint.model) if endpoint.kind == "local" else None
+    return "" if size is None else f"{name!r} is too small to reflect ({size})"
 
 
 async def check_model(name: str, settings: Settings) -> None:

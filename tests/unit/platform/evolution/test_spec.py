@@ -34,3 +34,11 @@ def test_a_run_cannot_loosen_the_promise(laxer: dict[str, Any], words: str) -> N
 def test_a_run_may_be_stricter_and_smaller() -> None:
     spec = _spec(alpha=0.01, max_missing=0.0, max_uses_of_group=1, max_pairs=40, repeats=2)
     assert spec.acceptance.alpha == 0.01 and spec.acceptance.max_pairs == 40
+
+
+@pytest.mark.parametrize(
+    "limit", [{"rollouts": -1}, {"cost_usd": float("nan")}, {"wall_s": float("inf")}]
+)
+def test_an_impossible_limit_is_refused(limit: dict[str, float]) -> None:
+    with pytest.raises(ValidationError, match="a limit lies between"):
+        EvolutionSpec.model_validate({"agent": "a", "task_set": "t", "limit": limit})
