@@ -54,7 +54,7 @@ def gone(pid: int, timeout_s: float = 20.0) -> bool:
         os.close(watched)
 
 
-def test_calls_reach_a_real_server_in_utf8(tmp_path: Path) -> None:
+def test_s81_calls_reach_a_real_server_in_utf8(tmp_path: Path) -> None:
     settings = config("notes_server.py", env={"NOTES_DB": str(tmp_path / "notes.db")})
 
     async def use(connection: McpConnection) -> None:
@@ -88,7 +88,7 @@ def test_concurrent_calls_on_one_connection_get_their_own_results(tmp_path: Path
     connected(settings, use)
 
 
-def test_a_listing_of_everything_wrong_keeps_what_is_right() -> None:
+def test_s55_s57_s63_a_listing_of_everything_wrong_keeps_what_is_right() -> None:
     async def use(connection: McpConnection) -> None:
         listing = connection.listing
         names = [tool.name for tool in listing.tools]
@@ -106,7 +106,7 @@ def test_a_listing_of_everything_wrong_keeps_what_is_right() -> None:
     connected(config("odd_server.py"), use)
 
 
-def test_results_of_every_shape() -> None:
+def test_s61_s83_results_of_every_shape() -> None:
     async def use(connection: McpConnection) -> None:
         assert (await connection.call("echo", {})).text == "{}"
         refused = await connection.call("refuse", {"a": "ü"})
@@ -120,7 +120,7 @@ def test_results_of_every_shape() -> None:
     connected(config("odd_server.py"), use)
 
 
-def test_output_is_capped_and_a_flood_is_not_read() -> None:
+def test_s80_output_is_capped_and_a_flood_is_not_read() -> None:
     async def use(connection: McpConnection) -> None:
         long = await connection.call("big", {"characters": 5_000})
         assert long.cut_bytes == 10_000 - 1_000
@@ -134,7 +134,7 @@ def test_output_is_capped_and_a_flood_is_not_read() -> None:
     connected(config("odd_server.py", max_output_bytes=1_000, max_message_bytes=200_000), use)
 
 
-def test_a_hung_call_ends_by_the_idle_and_by_the_absolute_limit() -> None:
+def test_s79_a_hung_call_ends_by_the_idle_and_by_the_absolute_limit() -> None:
     async def use(connection: McpConnection) -> None:
         hung = await connection.call("hang", {})
         assert hung.is_error
@@ -184,7 +184,7 @@ def test_live_tools_start_a_dead_server_again() -> None:
         ),
     ],
 )
-def test_a_server_that_does_not_start_says_why(changes: dict[str, Any], words: str) -> None:
+def test_s85_a_server_that_does_not_start_says_why(changes: dict[str, Any], words: str) -> None:
     settings = config("odd_server.py", **changes)
 
     async def main() -> None:
@@ -196,7 +196,7 @@ def test_a_server_that_does_not_start_says_why(changes: dict[str, Any], words: s
     assert caught.value.remedy
 
 
-def test_the_environment_is_minimal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s85_the_environment_is_minimal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     settings = config("odd_server.py", env={"A": "1"})
     seen = McpConnection(settings, settings.launch_live()).server.environment()
@@ -229,7 +229,7 @@ asyncio.run(main())
 """
 
 
-def test_no_child_outlives_a_killed_parent() -> None:
+def test_s51_no_child_outlives_a_killed_parent() -> None:
     """S51: SIGKILL leaves the parent no time to say anything."""
     parent = subprocess.Popen(
         [sys.executable, "-c", _PARENT, str(SERVERS / "stubborn_server.py")],

@@ -216,7 +216,7 @@ def test_text_that_postgres_cannot_hold_is_refused_or_kept_never_a_500(api: Any)
         assert client.get(path).status_code in (400, 404, 422), path
 
 
-def test_readiness_names_what_is_missing(api: Any) -> None:
+def test_s27_readiness_names_what_is_missing(api: Any) -> None:
     answer = api.bare().get("/readyz")
     assert answer.status_code == 503
     checks = answer.json()["checks"]

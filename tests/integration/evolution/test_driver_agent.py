@@ -159,7 +159,7 @@ def test_a_quote_names_a_tool_without_a_test_binding(database: Any, tmp_path: Pa
     database.run(work)
 
 
-def test_a_quote_says_that_the_model_does_not_answer(database: Any) -> None:
+def test_s27_a_quote_says_that_the_model_does_not_answer(database: Any) -> None:
     async def work(db: Database) -> None:
         await _register(db, database.project_id, _agent("scripted/absent"))
         with pytest.raises(UserError, match="scripted/absent"):

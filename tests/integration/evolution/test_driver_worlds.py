@@ -123,7 +123,7 @@ def test_a_planted_gain_is_found_tested_promoted_and_rolled_back(database: Any) 
     assert database.query("select reserved_rollouts, reserved_tokens from budget") == [(0, 0)]
 
 
-def test_a_person_decides_and_only_once(database: Any) -> None:
+def test_s15_a_person_decides_and_only_once(database: Any) -> None:
     project = database.project_id
 
     async def work(db: Database) -> None:
@@ -295,7 +295,7 @@ def test_the_same_key_starts_a_run_once(database: Any) -> None:
     assert database.query("select count(*) from job") == [(1,)]
 
 
-def test_a_quote_refuses_what_could_not_show_a_gain(database: Any) -> None:
+def test_s24_a_quote_refuses_what_could_not_show_a_gain(database: Any) -> None:
     project = database.project_id
 
     async def work(db: Database) -> None:

@@ -61,7 +61,7 @@ def test_what_is_finished_comes_back_exactly(held_run: Any) -> None:
     held_run.database.run(work)
 
 
-def test_fifty_at_once_never_overrun_nested_budgets(held_run: Any) -> None:
+def test_s97_fifty_at_once_never_overrun_nested_budgets(held_run: Any) -> None:
     held_run.budget("project", held_run.project_id, tokens=1_000_000)
     held_run.budget("agent", "desk", rollouts=17)
     held_run.budget("run", held_run.run_id, rollouts=40, tokens=500)
@@ -85,7 +85,7 @@ def test_fifty_at_once_never_overrun_nested_budgets(held_run: Any) -> None:
     assert held_run.spent("project")[2:] == (340, 0)
 
 
-def test_two_runs_share_their_agents_budget_exactly(held_run: Any, make_held_run: Any) -> None:
+def test_s97_two_runs_share_their_agents_budget_exactly(held_run: Any, make_held_run: Any) -> None:
     other = make_held_run(held_run.database, held_run.version_id)
     held_run.budget("agent", "desk", rollouts=25)
 

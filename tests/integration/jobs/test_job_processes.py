@@ -96,7 +96,7 @@ def test_s51_a_killed_worker_leaves_no_child_and_its_job_runs_again_once(
     assert len(house.traced("end")) == 1
 
 
-def test_a_named_worker_frees_what_its_killed_forerunner_held(house: House, wait: Wait) -> None:
+def test_s45_a_named_worker_frees_what_its_killed_forerunner_held(house: House, wait: Wait) -> None:
     """The supervisor's one worker need not wait for the lease of the one before it."""
     house.lease_s, house.name = 3600.0, "local-1"
     house.start("reconciler")
@@ -134,7 +134,9 @@ def test_a_zombie_is_refused_by_its_fence(house: House, wait: Wait) -> None:
     assert house.traced("end") == [["end", str(tokens[1])]]
 
 
-def test_poison_is_dead_after_its_attempts(house: House, run_of: Callable[[str], str]) -> None:
+def test_s119_s120_poison_is_dead_after_its_attempts(
+    house: House, run_of: Callable[[str], str]
+) -> None:
     job = house.add("poison", max_attempts=2)
     run = run_of(job)
     house.start("reconciler")
@@ -163,7 +165,7 @@ def test_a_stopped_worker_gives_its_job_back_at_once(house: House, wait: Wait) -
     house.wait_state(job, "succeeded")
 
 
-def test_a_broker_that_died_is_rung_again(house: House, wait: Wait) -> None:
+def test_s31_a_broker_that_died_is_rung_again(house: House, wait: Wait) -> None:
     house.start("reconciler")
     house.worker()
     running = house.add("wait")

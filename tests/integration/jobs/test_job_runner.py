@@ -152,7 +152,7 @@ def test_an_unknown_kind_has_failed(house: House) -> None:
     )
 
 
-def test_trouble_outside_gives_the_job_back_until_it_is_dead(
+def test_s119_s120_trouble_outside_gives_the_job_back_until_it_is_dead(
     house: House, run_of: Callable[[str], str]
 ) -> None:
     job = house.add("away", max_attempts=2)

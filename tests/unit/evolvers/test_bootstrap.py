@@ -83,7 +83,7 @@ def test_without_references_the_agents_own_successes_are_shown() -> None:
     assert not any(case.source.startswith("reference:") for case in pool)
 
 
-def test_a_dead_start_without_references_is_said_in_words() -> None:
+def test_s35_a_dead_start_without_references_is_said_in_words() -> None:
     world = ScriptedWorld(lambda *_: 0.0, spec=PLANTED)
     night = run_evolver(Bootstrap(), world, data=without_references(world))
     (event,) = [event for event in night.events if event.kind == "bootstrap.cold_start"]

@@ -139,7 +139,7 @@ def test_groups_in_which_all_fail_learn_from_the_verifiers_feedback() -> None:
     assert lessons_of(night.candidate) == [GOOD]
 
 
-def test_a_dead_start_without_feedback_is_said_at_once_and_ends_the_search() -> None:
+def test_s35_a_dead_start_without_feedback_is_said_at_once_and_ends_the_search() -> None:
     asked = script(GOOD)
     world = ScriptedWorld(lambda *_: 0.0, asked, feedback="")
     night = run_evolver(small(), world)
@@ -149,7 +149,7 @@ def test_a_dead_start_without_feedback_is_said_at_once_and_ends_the_search() -> 
     assert "bootstrap" in event.message
 
 
-def test_a_perfect_start_is_said_at_once() -> None:
+def test_s35_a_perfect_start_is_said_at_once() -> None:
     world = ScriptedWorld(lambda *_: 1.0, script(GOOD))
     night = run_evolver(small(), world)
     assert night.spent == 16

@@ -532,7 +532,7 @@ def test_a_stop_of_its_own_kind_passes_untouched(bench: Any) -> None:
     asyncio.run(run())
 
 
-def test_scores_missing_for_good_are_never_zero(bench: Any) -> None:
+def test_s32_scores_missing_for_good_are_never_zero(bench: Any) -> None:
     bench.backend.faults = lambda request: True
 
     async def run() -> Rollout:

@@ -13,7 +13,7 @@ def _chain(**limits: Remaining) -> BudgetChain:
     return BudgetChain([BudgetLine(scope, scope, scope, limit) for scope, limit in limits.items()])
 
 
-def test_a_reservation_that_one_budget_refuses_touches_none() -> None:
+def test_s97_a_reservation_that_one_budget_refuses_touches_none() -> None:
     chain = _chain(agent=Remaining(tokens=100), run=Remaining(tokens=10))
     with pytest.raises(BudgetExhausted, match="run 'run' has 10 tokens left.*needs up to 11"):
         chain.reserve(Amount(tokens=11))

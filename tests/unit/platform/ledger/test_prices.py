@@ -30,7 +30,7 @@ def test_a_cache_without_a_price_costs_as_much_as_input() -> None:
     assert price.cache_write == price.input
 
 
-def test_unknown_is_dear_and_says_so() -> None:
+def test_s23_s99_unknown_is_dear_and_says_so() -> None:
     price = price_of("openai/a-model-of-tomorrow", Settings())
     spent = priced(USED, price)
     assert price == UNKNOWN
@@ -38,7 +38,7 @@ def test_unknown_is_dear_and_says_so() -> None:
     assert not spent.cost_known
 
 
-def test_a_sum_with_one_unknown_cost_is_unknown() -> None:
+def test_s23_s99_a_sum_with_one_unknown_cost_is_unknown() -> None:
     assert not (priced(USED, UNKNOWN) + priced(USED, FREE)).cost_known
 
 

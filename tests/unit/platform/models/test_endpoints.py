@@ -45,7 +45,7 @@ def test_the_engines_address_comes_from_its_settings() -> None:
     assert endpoint.api_base == "http://127.0.0.1:9911"
 
 
-def test_address_by_name_then_provider_then_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s28_address_by_name_then_provider_then_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings()
     monkeypatch.setenv("OPENAI_API_BASE", "http://env/v1")
     assert resolve_endpoint("openai/m", settings).api_base == "http://env/v1"

@@ -135,7 +135,7 @@ CASES: list[tuple[str, Callable[[Report], Report], Report, tuple[int, int, int, 
 @pytest.mark.parametrize(
     ("read", "raw", "parts", "total"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_parts_do_not_overlap_and_sum_to_the_providers_total(
+def test_s95_parts_do_not_overlap_and_sum_to_the_providers_total(
     read: Callable[[Report], Report], raw: Report, parts: tuple[int, int, int, int], total: int
 ) -> None:
     prepare_process()

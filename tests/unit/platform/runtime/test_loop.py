@@ -185,7 +185,7 @@ def test_bad_calls_become_observations(reply: str, words: str) -> None:
     assert trajectory.answer == "sorry"
 
 
-def test_native_arguments_that_are_no_object_are_an_error_not_coerced() -> None:
+def test_s61_native_arguments_that_are_no_object_are_an_error_not_coerced() -> None:
     desk = Desk()
     trajectory = run(
         agent("native"), [calling(("ping", {INVALID_ARGUMENTS: "[1]"})), "sorry"], desk=desk
@@ -200,7 +200,7 @@ def test_errors_of_tools_are_shown_to_the_model() -> None:
     assert trajectory.steps[1].message.content == "Error of assign: no such queue"
 
 
-def test_steps_are_limited() -> None:
+def test_a18_steps_are_limited() -> None:
     def ping(messages: Any) -> str:
         return f'{{"tool": "ping", "n": {len(messages)}}}'
 
@@ -209,7 +209,7 @@ def test_steps_are_limited() -> None:
     assert [step.kind for step in trajectory.steps] == ["model", "tool"] * 3
 
 
-def test_two_tools_that_ask_for_each_other_end_by_identical_calls() -> None:
+def test_a18_two_tools_that_ask_for_each_other_end_by_identical_calls() -> None:
     desk = Desk()
     replies = ['{"tool": "ping"}', ASSIGN] * 10
     trajectory = run(agent(max_steps=50), replies, desk=desk)
@@ -232,7 +232,9 @@ def test_many_steps_are_not_stopped_by_the_graph_itself() -> None:
         ({"timeout_s": 2.0}, Usage(output_tokens=1, wall_s=1.0), "timeout"),
     ],
 )
-def test_a_limit_stops_before_it_is_broken(limits: dict[str, Any], usage: Usage, stop: str) -> None:
+def test_a18_a_limit_stops_before_it_is_broken(
+    limits: dict[str, Any], usage: Usage, stop: str
+) -> None:
     model = ScriptedModel(ReplyScript([(lambda _: True, '{"tool": "ping"}')]), usage=usage)
     candidate = agent(max_identical_calls=99, **limits)
     trajectory = run(candidate, [], model=model)
@@ -294,7 +296,7 @@ def test_no_conversation_leaves_for_a_tracing_service(monkeypatch: pytest.Monkey
     assert seen == [False]
 
 
-def test_a_broken_gate_refuses() -> None:
+def test_a32_a_broken_gate_refuses() -> None:
     class Broken:
         async def examine(
             self, call: ToolCall, entry: ToolEntry, candidate: Candidate
@@ -307,7 +309,7 @@ def test_a_broken_gate_refuses() -> None:
     assert "could not be examined (RuntimeError)" in trajectory.steps[1].message.content
 
 
-def test_a_gate_that_answers_nonsense_refuses() -> None:
+def test_a32_a_gate_that_answers_nonsense_refuses() -> None:
     class Nonsense:
         async def examine(self, call: ToolCall, entry: ToolEntry, candidate: Candidate) -> Any:
             return True

@@ -45,7 +45,7 @@ def test_one_name_on_two_servers_is_told_apart() -> None:
         max_size=8,
     )
 )
-def test_names_keep_the_rule_and_never_collide(pairs: list[tuple[str, str]]) -> None:
+def test_s53_names_keep_the_rule_and_never_collide(pairs: list[tuple[str, str]]) -> None:
     names = exposed_names(pairs)
     assert len(set(names.values())) == len(set(pairs))
     assert all(RULE.match(name) for name in names.values())
@@ -58,7 +58,7 @@ def test_a_plain_name_that_looks_like_a_suffixed_one_gives_way() -> None:
     assert len(set(names.values())) == 2
 
 
-def test_a_doubled_tool_is_rejected_with_a_warning() -> None:
+def test_s55_a_doubled_tool_is_rejected_with_a_warning() -> None:
     listing = check_listing("desk", [tool("read", description="first"), tool("read")])
     assert [one.description for one in listing.tools] == ["first"]
     assert "lists the tool 'read' twice" in listing.warnings[0]
@@ -75,7 +75,7 @@ def test_a_doubled_tool_is_rejected_with_a_warning() -> None:
         ({"type": "object", "properties": {"a": {"$ref": "http://x/y"}}}, "only references"),
     ],
 )
-def test_a_bad_schema_quarantines_its_tool_alone(schema: Any, words: str) -> None:
+def test_s57_a_bad_schema_quarantines_its_tool_alone(schema: Any, words: str) -> None:
     listing = check_listing("desk", [ListedTool("bad", "", schema), tool("good")])
     assert [one.name for one in listing.tools] == ["good"]
     assert "'bad'" in listing.warnings[0]
@@ -89,7 +89,7 @@ def test_deep_schemas_are_refused_without_recursion() -> None:
     assert "levels" in str(schema_problem(schema))
 
 
-def test_missing_properties_become_an_empty_object() -> None:
+def test_s59_missing_properties_become_an_empty_object() -> None:
     assert canonical_schema({}) == {"type": "object", "properties": {}}
     assert canonical_schema({"properties": None, "x": 1})["properties"] == {}
 
@@ -128,7 +128,7 @@ def test_descriptions_of_the_agent_replace_the_servers() -> None:
 
 
 @given(st.text(max_size=400), st.integers(min_value=2, max_value=60))
-def test_capped_text_never_splits_a_character(text: str, limit: int) -> None:
+def test_s81_capped_text_never_splits_a_character(text: str, limit: int) -> None:
     shown, cut = cap_text(text, limit)
     clean = text.encode("utf-8", errors="replace").decode()
     if cut == 0:

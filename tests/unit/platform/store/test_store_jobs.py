@@ -69,7 +69,7 @@ def test_of_many_workers_one_gets_the_job(database: MigratedDatabase) -> None:
     assert database.query("select state, attempts from job") == [("leased", 1)]
 
 
-def test_a_job_goes_through_its_states(database: MigratedDatabase) -> None:
+def test_s119_a_job_goes_through_its_states(database: MigratedDatabase) -> None:
     project = database.project_id
 
     async def work(db: Database) -> None:
@@ -218,7 +218,7 @@ def test_a_cancelled_job_whose_worker_died_is_cancelled_not_repeated(
     assert database.run(work) == "cancelled"
 
 
-def test_released_jobs_wait_and_ring_again(database: MigratedDatabase) -> None:
+def test_s37_released_jobs_wait_and_ring_again(database: MigratedDatabase) -> None:
     project = database.project_id
 
     async def work(db: Database) -> None:
@@ -243,7 +243,7 @@ def test_released_jobs_wait_and_ring_again(database: MigratedDatabase) -> None:
     database.run(work)
 
 
-def test_the_outbox_is_sent_at_least_once(database: MigratedDatabase) -> None:
+def test_s31_the_outbox_is_sent_at_least_once(database: MigratedDatabase) -> None:
     project = database.project_id
 
     async def work(db: Database) -> None:
@@ -263,7 +263,7 @@ def test_the_outbox_is_sent_at_least_once(database: MigratedDatabase) -> None:
     database.run(work)
 
 
-def test_a_job_and_its_bell_commit_together(database: MigratedDatabase) -> None:
+def test_s31_a_job_and_its_bell_commit_together(database: MigratedDatabase) -> None:
     async def work(db: Database) -> None:
         with pytest.raises(RuntimeError):
             async with db.transaction(database.project_id) as session:
