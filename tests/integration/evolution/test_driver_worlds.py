@@ -129,6 +129,10 @@ def test_s15_a_person_decides_and_only_once(database: Any) -> None:
     async def work(db: Database) -> None:
         status = await _night(db, project, _SPEC)
         assert status.state == "succeeded" and "waits for a person" in status.reason
+        # A job proposes and nothing more: the version exists, and no label moved.
+        async with db.transaction(project) as session:
+            assert (await read_agent(session, project, "desk", "production")).version == 1
+            assert (await read_agent(session, project, "desk", "latest")).version == 2
         outcomes = await asyncio.gather(
             *(
                 service.approve_proposal(db, project, status.proposal_id, by=f"p{i}")
@@ -141,6 +145,31 @@ def test_s15_a_person_decides_and_only_once(database: Any) -> None:
 
     database.run(work)
     assert database.query("select count(*) from promotion") == [(1,)]
+
+
+def test_s20_a_promoted_version_names_its_run_reason_evidence_and_time(database: Any) -> None:
+    async def work(db: Database) -> str:
+        spec = _SPEC.model_copy(update={"promotion": "auto"})
+        return (await _night(db, database.project_id, spec)).id
+
+    run_id = database.run(work)
+    version = database.query(
+        "select v.author_kind, v.author, v.reason, v.evidence, v.created_at is not null from"
+        " version v join artifact a on a.id = v.artifact_id"
+        " where a.kind = 'agent' and v.number = 2"
+    )
+    kind, author, reason, evidence, dated = version[0]
+    assert (kind, author, dated) == ("run", run_id, True) and reason
+    assert evidence["validation_mean"] > evidence["incumbent_validation_mean"]
+    moves = database.query(
+        "select actor_kind, actor, cause, from_number, to_number from label_event"
+        " where label = 'production' order by created_at"
+    )
+    proposal = database.query("select cast(id as text), cast(run_id as text) from proposal")
+    assert proposal[0][1] == run_id
+    assert moves[-1] == ("run", run_id, f"proposal {proposal[0][0]}", 1, 2)
+    actions = [row[0] for row in database.query("select action from audit_event")]
+    assert {"evolution.start", "proposal.approve", "label.move"} <= set(actions)
 
 
 def test_a_label_that_moved_makes_the_proposal_stale(database: Any) -> None:
