@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from instar.models.base import ModelRequest
 
@@ -10,21 +11,32 @@ __all__ = ["prompt_bound", "text_bound"]
 
 _PER_MESSAGE = 16
 _PER_REQUEST = 64
+_PIECE = re.compile(r"[A-Za-z]+| +|.", re.DOTALL)
+_LONGEST_WORD = 12
 
 
 def text_bound(text: str) -> int:
-    """A conservative number of tokens of a text.
+    """A number of tokens that a text is not longer than.
 
-    Letters, spaces and punctuation count half a token each (English has about four characters a
-    token), digits and bytes beyond ASCII one each, which is what the finest tokenizers in use take.
+    Words in lower case (the first letter aside) count six tenths of a token for each letter, where
+    English takes a quarter and letters drawn at random a little more than half; a space counts
+    half a token. All else (digits, punctuation, words of mixed case such as base64 is made of,
+    bytes beyond ASCII) counts one token for each byte, and no tokenizer in use takes more.
     """
-    plain = sum(1 for c in text if c < "\x80" and not c.isdigit())
-    dense = len(text.encode("utf-8", errors="replace")) - plain
-    return (plain + 1) // 2 + dense
+    tenths = 0
+    for match in _PIECE.finditer(text):
+        piece = match.group()
+        if piece[0] == " ":
+            tenths += 5 * len(piece)
+        elif len(piece) <= _LONGEST_WORD and piece.isascii() and piece[1:].islower():
+            tenths += 6 * len(piece)
+        else:
+            tenths += 10 * len(piece.encode("utf-8", errors="replace"))
+    return -(-tenths // 10)
 
 
 def prompt_bound(request: ModelRequest) -> int:
-    """A conservative number of tokens of a request's messages and tool definitions together."""
+    """A number of tokens that a request's messages and tool definitions together do not exceed."""
     total = _PER_REQUEST
     for message in request.messages:
         total += _PER_MESSAGE + text_bound(message.content)
