@@ -45,7 +45,8 @@ _LONGEST_BEAT_S = 2.0
 _GRACE_S = 8.0
 """Seconds the work gets to end by itself once it was asked to."""
 _RETRY_S = 5.0
-"""Seconds before a job that met trouble outside is tried again."""
+"""Seconds before a job that met trouble outside is tried again; more with every further attempt, so
+that a provider that is away for some hours does not use all of a run's attempts up."""
 
 
 def worker_name(settings: Settings) -> str:

@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 _LONGEST_ERROR = 8000
+_LONGEST_DELAY_S = 300.0
 
 
 class RunEnd(NamedTuple):
@@ -55,7 +56,8 @@ async def give_back_job(
         job_id: The job.
         token: Its fencing token.
         error: Why, kept as the last error.
-        delay_s: Seconds before it may be claimed again.
+        delay_s: Seconds before it may be claimed again after the first attempt; twice as long after
+            each further one, up to five minutes.
         counts: Whether this attempt counts towards the most allowed (a shutdown does not).
 
     Returns:
@@ -72,7 +74,8 @@ async def give_back_job(
                 " attempts = attempts - case when :counts then 0 else 1 end,"
                 " state = case when :counts and attempts >= max_attempts then 'dead'"
                 " else 'queued' end,"
-                " run_after = clock_timestamp() + make_interval(secs => :delay),"
+                " run_after = clock_timestamp() + make_interval(secs => least(:longest,"
+                " :delay * power(2, least(attempts, 30) - 1))),"
                 " finished_at = case when :counts and attempts >= max_attempts"
                 " then clock_timestamp() end"
                 " where id = cast(:job as uuid) and fencing_token = :token"
@@ -83,6 +86,7 @@ async def give_back_job(
                 "token": token,
                 "error": short(error.replace("\x00", ""), _LONGEST_ERROR),
                 "delay": delay_s,
+                "longest": _LONGEST_DELAY_S,
                 "counts": counts,
             },
         )

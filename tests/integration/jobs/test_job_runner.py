@@ -166,6 +166,18 @@ def test_s119_s120_trouble_outside_gives_the_job_back_until_it_is_dead(
     assert state_of(house, run) == ("failed", "the provider is away.")
 
 
+def test_trouble_that_lasts_is_waited_for_longer_each_time(house: House) -> None:
+    job = house.add("away", max_attempts=50)
+    clock = "select extract(epoch from clock_timestamp())"
+    for attempt, wait in enumerate((5, 10, 20, 40, 80, 160, 300, 300), start=1):
+        before = house.database.query(clock)[0][0]
+        assert asyncio.run(run_claimed(job, house.settings)) == "queued"
+        after = house.database.query(clock)[0][0]
+        row = house.database.query("select extract(epoch from run_after), attempts from job")[0]
+        assert row[1] == attempt and before + wait <= row[0] <= after + wait
+        house.database.query("update job set run_after = clock_timestamp()")
+
+
 def test_s47_cancelling_ends_a_running_job(house: House, run_of: Callable[[str], str]) -> None:
     job = house.add("wait")
     run = run_of(job)
