@@ -128,7 +128,8 @@ class Evolver(Protocol):
     """A gradient-free optimiser: one class with one method, configured by a frozen model.
 
     What a quote should know beforehand is optional: ``needs_proposer = True`` where the method asks
-    a model to reflect, and ``least_rollouts(data)``, below which a search can tell nothing.
+    a model to reflect, ``least_rollouts(data)``, below which a search can tell nothing, and
+    ``check(seed, data)``, which raises for an agent or tasks that the method cannot work on.
     """
 
     name: str

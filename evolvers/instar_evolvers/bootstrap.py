@@ -92,6 +92,20 @@ class Bootstrap:
         """Search rollouts below which nothing can be told, however many tasks ``data`` has."""
         return _LEAST_ROLLOUTS
 
+    def check(self, seed: Candidate, data: Splits) -> None:
+        """Refuses what :meth:`evolve` would refuse, before anything is spent.
+
+        Raises:
+            UserError: As :meth:`evolve` does for agent and tasks.
+        """
+        find_component(seed, "demonstrations")
+        count = len({task.group for task in data.train})
+        if count < 2 or not data.validation:
+            raise UserError(
+                f"bootstrap got {count} train groups and {len(data.validation)} validation tasks.",
+                remedy="It needs two train groups (one to show, one to try) and a validation task.",
+            )
+
     async def evolve(self, seed: Candidate, data: Splits, lab: Lab) -> Candidate:
         """The seed with the demonstrations that did best on validation, or the seed itself.
 
@@ -99,6 +113,7 @@ class Bootstrap:
             UserError: If the agent has no trainable demonstrations component, the tasks cannot be
                 split into pool and race, or the budget is too small to tell anything.
         """
+        self.check(seed, data)
         return await _Search(self.config, seed, data, lab).run()
 
 
@@ -144,12 +159,6 @@ class _Search:
         groups: dict[str, list[Task]] = {}
         for task in self.data.train:
             groups.setdefault(task.group, []).append(task)
-        if len(groups) < 2 or not self.data.validation:
-            raise UserError(
-                f"bootstrap got {len(groups)} train groups and {len(self.data.validation)} "
-                "validation tasks.",
-                remedy="It needs two train groups (one to show, one to try) and a validation task.",
-            )
         names = list(groups)
         self.lab.rng("bootstrap.groups").shuffle(names)
         # Cases that can be shown without an attempt of the agent belong in the pool first.

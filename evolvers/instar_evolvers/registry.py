@@ -15,6 +15,7 @@ from typing import Any, cast
 from pydantic import BaseModel, ValidationError
 
 from instar_core.base import JsonValue
+from instar_core.candidates import Candidate
 from instar_core.errors import UserError
 from instar_core.lab import Evolver
 from instar_core.tasks import Splits
@@ -22,6 +23,7 @@ from instar_core.tasks import Splits
 __all__ = [
     "BUILT_IN",
     "GROUP",
+    "check_seed",
     "least_rollouts",
     "list_evolvers",
     "needs_proposer",
@@ -76,6 +78,17 @@ def open_evolver(name: str, config: dict[str, JsonValue] | None = None) -> Evolv
 def needs_proposer(evolver: Evolver) -> bool:
     """Whether the evolver asks a model to reflect; one that does not say so needs none."""
     return bool(getattr(evolver, "needs_proposer", False))
+
+
+def check_seed(evolver: Evolver, seed: Candidate, data: Splits) -> None:
+    """Asks the evolver whether it could work on this agent and these tasks, where it can say so.
+
+    Raises:
+        UserError: With the evolver's reason.
+    """
+    check = getattr(evolver, "check", None)
+    if check is not None:
+        check(seed, data)
 
 
 def least_rollouts(evolver: Evolver, data: Splits) -> int:

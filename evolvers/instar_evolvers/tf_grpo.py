@@ -116,6 +116,19 @@ class TrainingFreeGRPO:
         look = 2 * self.config.trial.pairs_per_look
         return 2 * len(data.validation) + self.config.group_size + look
 
+    def check(self, seed: Candidate, data: Splits) -> None:
+        """Refuses what :meth:`evolve` would refuse, before anything is spent.
+
+        Raises:
+            UserError: As :meth:`evolve` does for agent and tasks.
+        """
+        find_component(seed, "lessons")
+        if not data.train or not data.validation:
+            raise UserError(
+                f"tf_grpo got {len(data.train)} train and {len(data.validation)} validation tasks.",
+                remedy="It needs at least one of each; add tasks to the task set.",
+            )
+
     async def evolve(self, seed: Candidate, data: Splits, lab: Lab) -> Candidate:
         """The best candidate on validation, the seed itself when no lesson made it better.
 
@@ -124,6 +137,7 @@ class TrainingFreeGRPO:
                 budget is too small to tell anything.
             ParseFailure: If the proposer never produced anything usable.
         """
+        self.check(seed, data)
         return await _Practice(self.config, seed, data, lab).run(self.least_rollouts(data))
 
 
@@ -155,12 +169,6 @@ class _Practice:
 
     async def run(self, needed: int) -> Candidate:
         """Practises until the epochs or the budget are used up; the best on validation."""
-        if not self.data.train or not self.data.validation:
-            raise UserError(
-                f"tf_grpo got {len(self.data.train)} train and {len(self.data.validation)} "
-                "validation tasks.",
-                remedy="It needs at least one of each; add tasks to the task set.",
-            )
         self.allowance.require(needed, "tf_grpo")
         first = best = await self._measure(self.seed)
         if min(first.rewards.values()) >= self.config.pass_mark:

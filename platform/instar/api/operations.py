@@ -205,6 +205,14 @@ async def save_server(
 
 async def save_agent_in(session: AsyncSession, caller: Caller, new: AgentIn) -> AgentVersionOut:
     """Saves an agent version, and points a label at it where asked for."""
+    if new.harness.tools and new.harness.tool_protocol == "none":
+        named = ", ".join(repr(tool.name) for tool in new.harness.tools)
+        raise UserError(
+            f"The harness names the tools {named} and the tool_protocol 'none', under which no "
+            "model is shown a tool.",
+            remedy="Set tool_protocol to 'native' (the provider's tool calls) or 'text' (for "
+            "models without them), or leave the tools out.",
+        )
     candidate = Candidate(components=new.components, harness=new.harness)
     saved = await save_agent(
         session,

@@ -36,7 +36,7 @@ from instar_core.statistics.elond import level
 from instar_core.statistics.power import plan, promised_effect
 from instar_core.tasks import Splits
 from instar_core.usage import Amount, Remaining
-from instar_evolvers.registry import least_rollouts, open_evolver
+from instar_evolvers.registry import check_seed, least_rollouts, open_evolver
 
 __all__ = ["Ground", "harness_digest", "make_quote", "read_ground"]
 
@@ -118,6 +118,7 @@ async def make_quote(
         PrerequisiteError: If a model cannot be asked now.
     """
     _check_tasks(spec, ground)
+    check_seed(ground.evolver, ground.candidate, ground.splits)
     check_proposer(ground.evolver, ground.plan(project_id, spec), settings)
     tasks = (*ground.splits.train, *ground.splits.validation)
     await check_backend(ground.plan(project_id, spec), db, settings, tasks)
@@ -147,7 +148,7 @@ async def make_quote(
     found = await asyncio.to_thread(
         plan, sizes["pairs"], alpha_t, effect=hoped, base=base, rho=_RHO, bets=bets
     )
-    _check_power(spec, sizes["pairs"], alpha_t, smallest, found.pairs_for_80_power)
+    _check_power(spec, sizes["pairs"], alpha_t, smallest, found.pairs_for_80_power, base)
     return Quote(
         expected=expected,
         limit=_limit(spec.limit, expected, ground.candidate, settings),
@@ -248,14 +249,20 @@ def _check_limits(limit: Remaining, expected: Amount) -> None:
             )
 
 
-def _check_power(
-    spec: EvolutionSpec, pairs: int, alpha_t: float, smallest: float | None, needed: int | None
+def _check_power(  # noqa: PLR0913 - what the two refusals quote
+    spec: EvolutionSpec,
+    pairs: int,
+    alpha_t: float,
+    smallest: float | None,
+    needed: int | None,
+    base: float,
 ) -> None:
     if smallest is None:
         raise UserError(
-            f"With {pairs} pairs at level {alpha_t:.2g} (evidence {1 / alpha_t:.0f} : 1) not even "
-            "the largest possible gain would be found 4 times in 5.",
-            remedy="Add sealed tasks or allow more rollouts.",
+            f"The present version scores about {base:.2f}, so a gain is at most {1 - base:.2f}; "
+            f"with {pairs} pairs at level {alpha_t:.2g} (evidence {1 / alpha_t:.0f} : 1) not even "
+            "that would be found 4 times in 5.",
+            remedy="Add harder tasks, or more sealed tasks and rollouts.",
         )
     target = spec.target_effect
     if target is not None and smallest > target + 1e-9:

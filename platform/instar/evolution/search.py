@@ -91,14 +91,23 @@ class Search:
                 "failed", f"The proposer was asked {asked} times and never gave anything usable."
             )
         if best.digest == facts.incumbent.digest:
-            return Ending(
-                "no_improvement", "Nothing found: no candidate did better than the present version."
-            )
+            return Ending("no_improvement", self._nothing_found())
         return await self._put_forward(best)
 
     @property
     def _name(self) -> str:
         return self._facts.spec.evolver
+
+    def _nothing_found(self) -> str:
+        recorder = self.recorder
+        present = recorder.mean(self._facts.incumbent.digest)
+        seen = recorder.best()
+        words = f"Nothing found: {self._name} keeps the present version"
+        if present is not None:
+            words += f", which scores {present:.3f} on validation"
+        if seen is None:
+            return f"{words}; no other candidate was measured there."
+        return f"{words}; the best candidate seen there, {recorder.mean(seen):.3f}, is not better."
 
     async def _start(self) -> None:
         await self.lab.start()

@@ -328,6 +328,12 @@ async def approve_proposal(
     async with db.transaction(project_id) as session:
         made = await promotion.promote(session, proposal_id, Author("person", by), note=note)
         if made is not None:
+            if made.state == "rolled_back":
+                raise ConflictError(
+                    f"the proposal {proposal_id} was approved, and its promotion {made.id} was "
+                    "rolled back since; the label stays where it is.",
+                    remedy="Start another run from the present version.",
+                )
             return await _view(session, made)
         row = await promotion_store.read_proposal(session, proposal_id)
         words = row.decision_reason

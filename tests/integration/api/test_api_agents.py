@@ -61,6 +61,31 @@ def test_s1_if_match_moves_a_label_only_from_where_it_was_seen(api: Any, agent_b
     assert client.get(url).json()["version"] == 2
 
 
+def test_tools_that_no_model_would_be_shown_are_refused(api: Any, agent_body: Any) -> None:
+    body = agent_body()
+    body["harness"]["tools"] = [{"name": "notes"}]
+    answer = api.client("admin").post("/v1/agents", json=body)
+    assert answer.status_code == 400
+    assert "tool_protocol to 'native'" in answer.json()["detail"]
+
+
+def test_half_a_character_is_refused_wherever_it_stands(api: Any) -> None:
+    client = api.client("admin")
+    turns = rb'"messages": [{"role": "user", "content": "hello"}]}'
+    requests = [
+        ("POST", "/v1/task-sets", rb'{"name": "t", "jsonl": "\ud800"}'),
+        ("POST", "/v1/chat/completions", rb'{"model": "agent/\ud800", ' + turns),
+        ("POST", "/v1/chat/completions", rb'{"model": "agent/a@\u0000", ' + turns),
+        ("PUT", "/v1/mcp-servers/s", rb'{"name": "s", "command": "x", "args": ["\u0000"]}'),
+        ("PUT", "/v1/mcp-servers/s", rb'{"name": "s", "command": "x", "args": ["\ud800"]}'),
+    ]
+    for method, path, raw in requests:
+        answer = client.request(
+            method, path, content=raw, headers={"Content-Type": "application/json"}
+        )
+        assert answer.status_code in (400, 422), (raw, answer.text)
+
+
 def test_s3_a_label_of_digits_is_refused(api: Any, agent_body: Any) -> None:
     client = api.client("admin")
     client.post("/v1/agents", json=agent_body())

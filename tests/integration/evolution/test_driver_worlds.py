@@ -112,6 +112,8 @@ def test_a_planted_gain_is_found_tested_promoted_and_rolled_back(database: Any) 
         assert back.state == "rolled_back" and back.cause == "live results are worse"
         again = await service.rollback_promotion(db, project, promotion.id, by="b", cause="twice")
         assert again.cause == back.cause
+        with pytest.raises(ConflictError, match="was rolled back since"):
+            await service.approve_proposal(db, project, status.proposal_id, by="anna")
         async with db.transaction(project) as session:
             assert (await read_agent(session, project, "desk", "production")).version == 1
         events = await service.list_events(db, project, status.id)

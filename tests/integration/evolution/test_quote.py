@@ -77,8 +77,8 @@ def _spec(**changes: Any) -> EvolutionSpec:
     return EvolutionSpec(**{**values, **changes})
 
 
-def _settings(folder: Path) -> Settings:
-    script = {"rules": [{"match": "letter", "reply": ["archive", "attic"]}]}
+def _settings(folder: Path, *replies: str) -> Settings:
+    script = {"rules": [{"match": "letter", "reply": replies or ["archive", "attic"]}]}
     (folder / "clerk.json").write_text(json.dumps(script))
     return Settings(models=ModelSettings(scripts_dir=folder))
 
@@ -165,6 +165,41 @@ def test_a_search_that_can_tell_nothing_is_refused(
             await service.create_quote(db, project, _spec(**changes), settings=settings)
 
     database.run(work)
+
+
+def test_an_agent_that_always_succeeds_has_nothing_to_gain(database: Any, tmp_path: Path) -> None:
+    project, settings = database.project_id, _settings(tmp_path, "archive")
+
+    async def work(db: Database) -> None:
+        await _register(db, project, "scripted/clerk")
+        with pytest.raises(UserError, match="scores about 0.94, so a gain is at most 0.06"):
+            await service.create_quote(db, project, _spec(), settings=settings)
+
+    database.run(work)
+
+
+@pytest.mark.parametrize("evolver", ["bootstrap", "tf_grpo"])
+def test_an_agent_without_a_part_to_change_costs_no_rollout(
+    database: Any, tmp_path: Path, evolver: str
+) -> None:
+    project, settings = database.project_id, _settings(tmp_path)
+
+    async def work(db: Database) -> None:
+        await _register(db, project, "scripted/clerk")
+        fixed = Candidate(
+            components={"i": Component(kind="instructions", content="Name the queue.")},
+            harness=Harness(model="scripted/clerk"),
+        )
+        async with db.transaction(project) as session:
+            await save_agent(session, project, "clerk", fixed, author=SYSTEM)
+        with pytest.raises(UserError, match="no trainable component"):
+            spec = _spec(version="latest", evolver=evolver)
+            await service.start_run(db, project, spec, by="anna", settings=settings)
+
+    database.run(work)
+    assert database.query("select count(*) from audit_event where action = 'evolution.probe'") == [
+        (0,)
+    ]
 
 
 def test_a_value_that_no_database_holds_is_a_persons_mistake(database: Any) -> None:
