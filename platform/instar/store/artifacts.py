@@ -375,16 +375,6 @@ async def lock_artifact(session: AsyncSession, ref: ArtifactRef) -> ArtifactRow:
     return await _lock_artifact(session, ref)
 
 
-async def count_versions(session: AsyncSession, artifact_id: str) -> int:
-    """How many versions of an artifact are not deleted."""
-    found = await session.scalar(
-        select(func.count())
-        .select_from(VersionRow)
-        .where(VersionRow.artifact_id == artifact_id, VersionRow.deleted_at.is_(None))
-    )
-    return int(found or 0)
-
-
 async def touch_artifact(session: AsyncSession, artifact_id: str) -> None:
     """Changes the ETag of everything that this artifact resolves to."""
     await session.execute(
