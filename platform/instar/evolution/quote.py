@@ -159,25 +159,32 @@ async def make_quote(
         pairs_for_80_power=found.pairs_for_80_power,
         smallest_detectable_effect=smallest,
         probes=per.probes,
-        assumptions={
-            "baseline_rollouts": sizes["baseline"],
-            "search_rollouts": sizes["search"],
-            "sealed_rollouts": sizes["sealed"],
-            "seconds_from": per.source,
-            "tokens_per_rollout": round(per.tokens, 1),
-            "cost_usd_per_rollout": round(per.cost_usd, 6),
-            "cost_known": per.cost_known,
-            "base_rate": round(base, 3),
-            "base_rate_from": "assumed" if per.mean is None else per.source,
-            "correlation": _RHO,
-            "agent_version": ground.agent.version,
-            "agent_digest": ground.agent.digest,
-            "task_set_version": ground.task_set.version,
-            "index_in_epoch": ground.epoch_tests + 1,
-        },
+        assumptions=_assumptions(ground, sizes, per, base),
         warnings=_warnings(spec, ground, sizes, per),
         made_at=datetime.now(UTC),
     )
+
+
+def _assumptions(
+    ground: Ground, sizes: dict[str, int], per: PerRollout, base: float
+) -> dict[str, JsonValue]:
+    """What the quote counted with, for those who check it."""
+    return {
+        "baseline_rollouts": sizes["baseline"],
+        "search_rollouts": sizes["search"],
+        "sealed_rollouts": sizes["sealed"],
+        "seconds_from": per.source,
+        "tokens_per_rollout": round(per.tokens, 1),
+        "cost_usd_per_rollout": round(per.cost_usd, 6),
+        "cost_known": per.cost_known,
+        "base_rate": round(base, 3),
+        "base_rate_from": "assumed" if per.mean is None else per.source,
+        "correlation": _RHO,
+        "agent_version": ground.agent.version,
+        "agent_digest": ground.agent.digest,
+        "task_set_version": ground.task_set.version,
+        "index_in_epoch": ground.epoch_tests + 1,
+    }
 
 
 def _check_tasks(spec: EvolutionSpec, ground: Ground) -> None:
