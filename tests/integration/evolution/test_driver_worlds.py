@@ -152,7 +152,8 @@ def test_s15_a_person_decides_and_only_once(database: Any) -> None:
 def test_s20_a_promoted_version_names_its_run_reason_evidence_and_time(database: Any) -> None:
     async def work(db: Database) -> str:
         spec = _SPEC.model_copy(update={"promotion": "auto"})
-        return (await _night(db, database.project_id, spec)).id
+        status = await _night(db, database.project_id, spec)
+        return str(status.id)
 
     run_id = database.run(work)
     version = database.query(
