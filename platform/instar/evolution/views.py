@@ -66,7 +66,7 @@ def _run(
         rollouts_planned=quote.expected.rollouts,
         tokens=spent.tokens,
         cost_usd=spent.cost_usd,
-        cost_known=bool((shown.get("per_rollout") or {}).get("cost_known", True)),
+        cost_known=bool((shown.get("per_rollout") or quote.assumptions).get("cost_known", True)),
         wall_s=spent.wall_s,
         remaining=chain.remaining(),
         baseline_mean=shown.get("baseline_mean"),
