@@ -1,7 +1,9 @@
 """Probing: what one rollout takes, from earlier runs or from a few rollouts made for a quote.
 
 Probes spend before any run exists, so they are booked on the budgets above runs (day, project,
-agent), written into the audit stream, and told in the quote.
+agent), written into the audit stream, and told in the quote. What they measured stands in the audit
+event too: the quotes of the next hour for the same candidate and tasks take it from there, so that
+a quote and the run started on it do not pay for the same measurement twice.
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from sqlalchemy import func, select
 
 from instar.evolution.backends import BackendPlan, open_backend
 from instar.ledger.budgets import lock_chain, read_chain, save_chain
@@ -19,7 +23,8 @@ from instar.runtime.calls import DirectCalls
 from instar.settings import Settings
 from instar.store.audit import SYSTEM, AuditEntry, append_audit
 from instar.store.session import Database
-from instar_core.base import JsonValue
+from instar.store.tables import AuditEventRow
+from instar_core.base import JsonValue, content_hash
 from instar_core.errors import BudgetExhausted
 from instar_core.lab import RolloutRequest
 from instar_core.rollouts import Rollout
@@ -30,6 +35,8 @@ __all__ = ["PerRollout", "measured_before", "probe"]
 
 _PROBES = 8
 _WARM_UP = 4
+_VALID = timedelta(hours=1)
+_ACTION = "evolution.probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,7 @@ def measured_before(found: Mapping[str, Any], digest: str) -> PerRollout:
 async def probe(
     db: Database, plan: BackendPlan, agent: str, tasks: tuple[Task, ...], settings: Settings
 ) -> PerRollout:
-    """Runs a few rollouts on validation tasks and books what they took.
+    """Runs a few rollouts on validation tasks and books what they took; none if just measured.
 
     Args:
         db: Where budgets and audit are.
@@ -78,6 +85,11 @@ async def probe(
         BudgetExhausted: If a budget above the run has no room for the probes.
     """
     tasks = tasks[:_PROBES]
+    width = settings.worker.rollout_concurrency
+    names: list[JsonValue] = [task.id for task in tasks]
+    about = content_hash([content_hash(plan.candidate), dict(plan.bindings), names, width])
+    if (found := await _just_measured(db, plan.project_id, about)) is not None:
+        return found
     subjects = {
         "day": datetime.now(UTC).date().isoformat(),
         "project": plan.project_id,
@@ -102,9 +114,19 @@ async def probe(
             started = time.monotonic()
             rollouts = await asyncio.gather(*(one(task, 1) for task in tasks))
             elapsed = time.monotonic() - started
-    finally:
-        took = _amount(done, time.monotonic() - began)
-        await _book(db, plan.project_id, subjects, took)
+    except BaseException:
+        await _book(db, plan.project_id, subjects, _amount(done, time.monotonic() - began), None)
+        raise
+    took = _amount(done, time.monotonic() - began)
+    found = _per_rollout(rollouts, elapsed)
+    kept = asdict(found)
+    del kept["probes"]
+    measured: dict[str, JsonValue] = {"about": about, "per_rollout": kept}
+    await _book(db, plan.project_id, subjects, took, measured)
+    return replace(found, probes=took)
+
+
+def _per_rollout(rollouts: list[Rollout], elapsed: float) -> PerRollout:
     rewards = [one.score.reward for one in rollouts if one.score is not None]
     count = len(rollouts)
     return PerRollout(
@@ -115,8 +137,25 @@ async def probe(
         # Eight successes of eight are no proof of perfection: drawn a little towards one half.
         mean=(sum(rewards) + 0.5) / (len(rewards) + 1) if rewards else None,
         source=f"a probe of {count} rollouts",
-        probes=took,
     )
+
+
+async def _just_measured(db: Database, project_id: str, about: str) -> PerRollout | None:
+    """What probes of the last hour measured for the same candidate, tasks and concurrency."""
+    statement = (
+        select(AuditEventRow.details["measured"]["per_rollout"])
+        .where(
+            AuditEventRow.project_id == project_id,
+            AuditEventRow.action == _ACTION,
+            AuditEventRow.details["measured"]["about"].as_string() == about,
+            AuditEventRow.created_at > func.now() - _VALID,
+        )
+        .order_by(AuditEventRow.created_at.desc(), AuditEventRow.seq.desc())
+        .limit(1)
+    )
+    async with db.transaction(project_id) as session:
+        kept = await session.scalar(statement)
+    return None if kept is None else PerRollout(**kept)
 
 
 def _amount(rollouts: list[Rollout], seconds: float) -> Amount:
@@ -146,16 +185,26 @@ async def _require_room(
             )
 
 
-async def _book(db: Database, project_id: str, subjects: Mapping[str, str], took: Amount) -> None:
+async def _book(
+    db: Database,
+    project_id: str,
+    subjects: Mapping[str, str],
+    took: Amount,
+    measured: JsonValue,
+) -> None:
     if not took.rollouts:
         return
-    details: dict[str, JsonValue] = {"agent": subjects["agent"], "spent": took.model_dump()}
+    details: dict[str, JsonValue] = {
+        "agent": subjects["agent"],
+        "spent": took.model_dump(),
+        "measured": measured,
+    }
 
     async def book(session: Any) -> None:
         chain = await lock_chain(session, subjects)
         chain.spend(took)
         await save_chain(session, chain)
-        entry = AuditEntry(action="evolution.probe", subject=subjects["agent"], details=details)
+        entry = AuditEntry(action=_ACTION, subject=subjects["agent"], details=details)
         await append_audit(session, project_id, entry, SYSTEM)
 
     await db.run(project_id, book)
