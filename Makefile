@@ -21,7 +21,7 @@ down: setup
 	$(BIN)/instar down
 
 demo: setup
-	$(BIN)/instar demo $(ARGS)
+	@$(BIN)/instar demo $(ARGS)
 
 test: setup
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)

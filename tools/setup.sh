@@ -22,6 +22,7 @@ if [ "$free_mb" -lt "$need_mb" ]; then
   exit 2
 fi
 started=$SECONDS
+echo "Setting up the environment in $VENV: once, 2 GB on disk, one to three minutes ..."
 [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 "$VENV/bin/python" -m pip install -q 'uv>=0.9,<1' 2> >(grep -v 'is ignored: it is neither' >&2)
