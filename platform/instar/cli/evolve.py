@@ -146,7 +146,10 @@ def _status_words(run: dict[str, Any]) -> str:
         if run.get(name) is not None:
             lines.append(f"{words}: {run[name]:.3f}")
     if run.get("verdict"):
-        lines.append(f"verdict: {run['verdict']}. {run.get('verdict_words', '')}".strip())
+        words = str(run.get("verdict_words") or "")
+        if words in (run.get("reason") or ""):
+            words = ""
+        lines.append(f"verdict: {run['verdict']}. {words}".strip())
     for name in ("proposal_id", "promotion_id"):
         if run.get(name):
             lines.append(f"{name.removesuffix('_id')}: {run[name]}")

@@ -9,7 +9,7 @@ from typing import Any
 from instar.cli.client import Client, path_of
 from instar.cli.demo.desk import open_live_desk, read_queue
 from instar.cli.demo.plan import LOCAL_MODEL, Plan, fit, make_plan, parse_options
-from instar.cli.demo.show import Show
+from instar.cli.demo.show import COMMAND, Show
 from instar.settings import Settings, load_settings
 from instar_core.errors import ConflictError, InfrastructureError, NotFoundError, UserError
 
@@ -20,13 +20,15 @@ TERMINAL = {"succeeded", "no_improvement", "failed", "cancelled", "budget_exhaus
 POLL_S = 1.0
 AWAY_S = 180.0
 ENGINE_WAITS = 10
+INTERRUPTED = 130
 
 
 def main(arguments: list[str]) -> int:
     """Runs the demo.
 
     Returns:
-        0 when the run ended as succeeded or no_improvement (a normal, explained result), else 1.
+        0 when the run ended as succeeded or no_improvement (a normal, explained result), 130 when
+        a person stopped watching it, else 1.
 
     Raises:
         UserError: What was asked for cannot be done; nothing was started or lost.
@@ -40,10 +42,14 @@ def main(arguments: list[str]) -> int:
     address = _service(settings, show, local=plan.model == LOCAL_MODEL)
     client = Client(settings)
     _register(client, plan, show)
-    evolution, quote = _quote(client, plan, settings, options.seconds)
+    evolution, quote = _quote(client, plan, settings, options.seconds, show)
     show.quote(quote)
     run = client.post(path_of("evolution", "runs"), evolution, key=plan.key)
-    run = _follow(client, str(run["id"]), show)
+    try:
+        run = _follow(client, str(run["id"]), show)
+    except KeyboardInterrupt:
+        show.left(str(run["id"]))
+        return INTERRUPTED
     report = _report(client, plan, run)
     report["calls"] = _call(client, plan, show)
     report["seconds"] = round(time.monotonic() - started, 1)
@@ -71,7 +77,7 @@ def _service(settings: Settings, show: Show, *, local: bool) -> str:
         running, key = start_detached(settings)
         if key is not None:
             show.note("first start: an API key was made and kept for this machine's commands")
-    show.note(f"runs at {running.api}; stop it with: instar down")
+    show.note(f"runs at {running.api}; stop it with: {COMMAND} down")
     if local and running.engine:
         _wait_for_engine(running.engine, show)
     return running.api
@@ -120,17 +126,19 @@ def _register(client: Client, plan: Plan, show: Show) -> None:
 
 
 def _quote(
-    client: Client, plan: Plan, settings: Settings, seconds: float
+    client: Client, plan: Plan, settings: Settings, seconds: float, show: Show
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The run's body with sizes that fit the time here, and its quote; the same on every try.
 
     The sizes are kept in the data directory when the run is first asked for, since a second probe
     would measure other seconds and ask for another run.
     """
+    show.step("The quote")
     kept = settings.data_dir.expanduser().absolute() / "demo" / f"{plan.key}.json"
     if kept.exists():
         document = json.loads(kept.read_text(encoding="utf-8"))
         return document["evolution"], document["quote"]
+    show.note("a few probe rollouts measure what one takes (spent outside the run) …")
     first = client.post(path_of("evolution", "quote"), plan.evolution)
     evolution = fit(plan.evolution, first, seconds)
     quote = client.post(path_of("evolution", "quote"), evolution)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
-__all__ = ["Bars", "Show"]
+__all__ = ["COMMAND", "Bars", "Show"]
+
+COMMAND = "instar" if shutil.which("instar") or sys.argv[0].endswith(".py") else sys.argv[0]
+"""What a person types here: `make demo` runs an `instar` that is not on the search path."""
+_SHOWN = {"fixed": "the same for every input", "nearest": "the most similar ones"}
+_CASES = 4
 
 
 class Bars:
@@ -20,20 +28,24 @@ class Bars:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._task: TaskID = progress.add_task("waiting", total=None, spend="")
+        self._task: TaskID = progress.add_task("waiting", total=None, share="", spend="")
 
     def event(self, event: dict[str, Any]) -> None:
-        """Prints an event's words above the bar."""
-        self._progress.console.print(f"  {event['message']}", highlight=False, markup=False)
+        """Prints an event's words above the bar; the last ones stand in the report."""
+        if event["kind"] == "ended":
+            return
+        self._progress.console.print(_indented(str(event["message"])))
 
     def update(self, run: dict[str, Any]) -> None:
         """Moves the bar to where the run stands."""
         spend = f"{run['tokens']:,} tokens, ${run['cost_usd']:.4f}"
+        done, planned = run["rollouts_done"], max(run["rollouts_planned"], run["rollouts_done"])
         self._progress.update(
             self._task,
             description=str(run["phase"]).replace("_", " "),
-            completed=run["rollouts_done"],
-            total=max(run["rollouts_planned"], run["rollouts_done"]) or None,
+            completed=done,
+            total=planned or None,
+            share=f"{done}/{planned} rollouts",
             spend=spend,
         )
 
@@ -57,7 +69,15 @@ class Show:
 
     def note(self, words: str) -> None:
         """Adds a line to the step."""
-        self._words.print(f"  {words}", markup=False)
+        self._words.print(_indented(words))
+
+    def left(self, run_id: str) -> None:
+        """Says what goes on after a person stopped watching."""
+        self.step("You stopped watching; the run goes on in the service.")
+        self.note("Run the same command again to watch it on, or:")
+        self.note(f"{COMMAND} evolve status {run_id}")
+        self.note(f"{COMMAND} evolve cancel {run_id}")
+        self.note(f"{COMMAND} down (stops the service; the run goes on at the next start)")
 
     def progress(self, words: str, share: float) -> None:
         """Shows how far a longer step is; repeats nothing."""
@@ -71,7 +91,7 @@ class Show:
         columns = (
             TextColumn("  {task.description}"),
             BarColumn(),
-            TextColumn("{task.completed}/{task.total} rollouts"),
+            TextColumn("{task.fields[share]}"),
             TextColumn("{task.fields[spend]}"),
             TimeElapsedColumn(),
         )
@@ -81,18 +101,20 @@ class Show:
     def quote(self, quote: dict[str, Any]) -> None:
         """Says before the run what it will take and what it can detect."""
         expected, limit = quote["expected"], quote["limit"]
-        self.step("The quote")
         self.note(
             f"expected: {expected['rollouts']} rollouts, {expected['tokens']:,} tokens, "
             f"${expected['cost_usd']:.4f}, {expected['wall_s']:.0f} s "
             f"({quote['seconds_per_rollout']:.2f} s a rollout)"
         )
-        self.note(f"at most: {limit['rollouts']} rollouts, {limit['wall_s']:.0f} s")
+        self.note(
+            f"at most: {limit['rollouts']} rollouts, {limit['tokens']:,} tokens, "
+            f"${limit['cost_usd']:.4f}, {limit['wall_s']:.0f} s"
+        )
         effect = quote.get("smallest_detectable_effect")
         found = f"+{effect:.2f}" if effect is not None else "nothing: too few pairs"
         self.note(
-            f"sealed test: {quote['sealed_pairs']} pairs, bar {1 / quote['alpha_t']:.0f} : 1; "
-            f"smallest gain found with 80 % power: {found}"
+            f"sealed test: {quote['sealed_pairs']} pairs at most, evidence needed "
+            f"{1 / quote['alpha_t']:.0f} : 1; smallest gain found 4 times in 5: {found}"
         )
         for words in quote.get("warnings", ()):
             self.note(f"note: {words}")
@@ -111,31 +133,36 @@ class Show:
             self._out.print(report["words"], markup=False)
         self._learned(report.get("learned") or {})
         if report["calls"]:
+            self._out.print()
             self._out.print(_calls(report["calls"]))
         self._out.print(
             f"\nThe service runs on at {report['address']} "
             f"(production is version {report['production_version']}). Look next:\n"
-            f"  instar evolve status {report['id']}\n"
-            "  instar artifact list\n"
+            f"  {COMMAND} evolve status {report['id']}\n"
+            f"  {COMMAND} artifact list\n"
             f"  {report['address']}/openapi.json (every route)\n"
-            "  instar down (stops it)",
+            f"  {COMMAND} down (stops it)",
             markup=False,
         )
 
     def _learned(self, learned: dict[str, Any]) -> None:
         for name, content in learned.items():
-            if content.get("pool"):
+            pool = content.get("pool") or []
+            if pool:
+                chosen = _SHOWN.get(content["retrieval"], content["retrieval"])
                 self._out.print(
-                    f"\n{name}: {len(content['pool'])} solved cases, {content['k']} shown, "
-                    f"chosen as {content['retrieval']}",
+                    f"\n{name}: {len(pool)} solved cases, of which {content['k']} are shown to the "
+                    f"model ({chosen}):",
                     markup=False,
                 )
-                for case in content["pool"][:4]:
-                    calls = " ".join(
-                        f"{call['name']}({', '.join(map(str, call['arguments'].values()))})"
-                        for call in case["actions"]
-                    )
-                    self._out.print(f"  {case['input']} → {calls or case['answer']}", markup=False)
+            for case in pool[:_CASES]:
+                calls = " ".join(
+                    f"{call['name']}({', '.join(map(str, call['arguments'].values()))})"
+                    for call in case["actions"]
+                )
+                self._out.print(_indented(f"{case['input']} → {calls or case['answer']}"))
+            if len(pool) > _CASES:
+                self._out.print(_indented(f"… and {len(pool) - _CASES} more"))
             for entry in content.get("entries", ()):
                 self._out.print(f"  [{entry['id']}] {entry['text']}", markup=False)
 
@@ -175,6 +202,11 @@ def _calls(calls: list[dict[str, Any]]) -> Table:
     for call in calls:
         table.add_row(call["ticket"], str(call["queue"] or "(none)"), call["expected"])
     return table
+
+
+def _indented(words: str) -> Padding:
+    """A line below a step's heading; what does not fit goes on below it, indented too."""
+    return Padding(Text(words), (0, 0, 0, 2), expand=False)
 
 
 def _share(value: float | None) -> str:
