@@ -162,7 +162,7 @@ class Supervisor:
             return
         status = unit.service.exit_status()
         if status is not None:
-            self._died(unit, f"ended with status {status}", now)
+            self._died(unit, _ending(status), now)
             return
         eager = unit.state == "starting" and unit.service.required
         interval = 0.0 if eager else self._options.health_s
@@ -203,7 +203,7 @@ class Supervisor:
             unit.state = "running"
             unit.identity = None
         elif status is not None:
-            raise self._failed(unit, f"ended with status {status}")
+            raise self._failed(unit, _ending(status))
 
     def _may_start(self, unit: _Unit) -> bool:
         up = {other.service.name for other in self._units if other.up}
@@ -231,7 +231,9 @@ class Supervisor:
     def _died(self, unit: _Unit, why: str, now: float) -> None:
         unit.restarts += 1
         unit.recent += 1
-        unit.last_error = ": ".join(filter(None, (why, unit.service.cause())))
+        # Who is killed from outside has no last words: what its log ends with is no cause.
+        cause = "" if why == _ending(-signal.SIGKILL) else unit.service.cause()
+        unit.last_error = ": ".join(filter(None, (why, cause)))
         if unit.service.required and not self._was_ready and unit.recent > 2:
             raise self._failed(unit, why)
         pause = min(
@@ -282,3 +284,13 @@ class Supervisor:
             unit.state = "stopped"
             unit.identity = None
         self._write(self._status("failed" if failure else "stopped", failure))
+
+
+def _ending(status: int) -> str:
+    """How a process ended, in words."""
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"

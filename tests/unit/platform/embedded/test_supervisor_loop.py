@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -174,5 +173,5 @@ def test_a_service_that_dies_is_started_again(tmp_path: Path) -> None:
     phoenix = last(tmp_path).service("phoenix")
     assert phoenix is not None
     assert phoenix.restarts == 3
-    assert phoenix.last_error.startswith(f"ended with status {-signal.SIGKILL}")
+    assert phoenix.last_error == "was killed by SIGKILL"
     assert os.path.exists(tmp_path / "phoenix.log")
