@@ -138,6 +138,11 @@ def test_a_scripted_agent_learns_from_one_demonstration(
     database.run(work)
     rollouts = database.query("select count(*), count(reward) from rollout")
     assert rollouts == [(24, 24)], "baseline and search are kept, sealed rollouts are not"
+    asked = database.query(
+        "select count(*) from effect where kind = 'model_call' and request::text like '%%letter %%'"
+    )
+    sealed = database.query("select count(*) from effect where request::text like '%%sealed 1%%'")
+    assert asked[0][0] > 0 and sealed == [(0,)], "what a sealed rollout asked is not kept"
 
 
 def test_a_quote_names_a_tool_without_a_test_binding(database: Any, tmp_path: Path) -> None:
