@@ -18,9 +18,10 @@ from instar.embedded.up import stop_leftovers
 from instar.settings import Settings
 from instar_core.errors import InfrastructureError, InstarError, PrerequisiteError
 
-__all__ = ["read_running", "start_detached", "stop_running"]
+__all__ = ["ensure_running", "read_running", "start_detached", "stop_running"]
 
 _STOP_S = 45.0
+_READY = ("ready", "degraded")
 
 
 def _layout(settings: Settings) -> Layout:
@@ -67,6 +68,56 @@ def start_detached(settings: Settings) -> tuple[Status, str | None]:
     return status, key
 
 
+def ensure_running(settings: Settings) -> tuple[Status, str | None]:
+    """The service that runs on the data directory, started where none does, once it is ready.
+
+    Two callers at once start one service: the second waits for the first one's.
+
+    Returns:
+        As :func:`start_detached`.
+
+    Raises:
+        InstarError: It did not start; the cause is the supervisor's own.
+    """
+    layout = _layout(settings)
+    if read_running(settings) is None:
+        try:
+            return start_detached(settings)
+        except PrerequisiteError:
+            if not _held(layout):
+                raise
+    deadline = time.monotonic() + settings.embedded.start_timeout_s * 2
+    while time.monotonic() < deadline:
+        status = read_running(settings)
+        if status is not None and status.state in _READY:
+            return status, None
+        if status is None and not _held(layout):
+            raise InfrastructureError(
+                f"the service that was starting on {str(layout.data_dir)!r} has ended.",
+                remedy=f"Try again; the cause stands in {layout.logs / 'supervisor.log'}.",
+            )
+        time.sleep(0.05)
+    raise InfrastructureError(
+        f"the service on {str(layout.data_dir)!r} did not become ready.",
+        remedy="Look at `instar status`.",
+    )
+
+
+def _held(layout: Layout) -> bool:
+    """Whether a supervisor holds the data directory at this moment."""
+    try:
+        lock = os.open(layout.lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def _wait_ready(
     child: subprocess.Popen[bytes], layout: Layout, timeout_s: float, log_path: Path
 ) -> Status:
@@ -74,7 +125,7 @@ def _wait_ready(
     while time.monotonic() < deadline:
         status = read_status(layout.status)
         ours = status is not None and status.pid == child.pid
-        if status is not None and ours and status.state in ("ready", "degraded"):
+        if status is not None and ours and status.state in _READY:
             return status
         if child.poll() is not None:
             raise _failure(status if ours else None, child.returncode, log_path)

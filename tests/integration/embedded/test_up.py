@@ -124,6 +124,37 @@ def installation(short_dir: Path) -> Iterator[Installation]:
                     process.kill()
 
 
+def test_two_who_need_it_at_once_start_one_service(installation: Installation) -> None:
+    code = (
+        "from instar.embedded.detach import ensure_running as go\n"
+        "from instar.settings import load_settings\n"
+        "status, key = go(load_settings())\n"
+        "print(status.pid, status.state, key is not None)"
+    )
+    environment = {
+        **os.environ,
+        "INSTAR_DATA_DIR": str(installation.data_dir),
+        "INSTAR_API__PORT": str(installation.port),
+        "INSTAR_ENGINE__ENABLED": "false",
+    }
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    said = [one.communicate(timeout=240) for one in both]
+    assert [one.returncode for one in both] == [0, 0], said
+    first, second = (words.split() for words, _ in said)
+    assert first[:2] == second[:2] == [first[0], "ready"]
+    assert sorted((first[2], second[2])) == ["False", "True"], "the key is told once"
+
+
 def test_starts_serves_and_stops(installation: Installation) -> None:
     first = installation.up()
     key = first.pop("api_key")
