@@ -69,14 +69,12 @@ def _install(plan: Plan, settings: Settings, show: Show) -> None:
 
 
 def _service(settings: Settings, show: Show, *, local: bool) -> str:
-    from instar.embedded.detach import read_running, start_detached
+    from instar.embedded.detach import ensure_running
 
     show.step("The service")
-    running = read_running(settings)
-    if running is None:
-        running, key = start_detached(settings)
-        if key is not None:
-            show.note("first start: an API key was made and kept for this machine's commands")
+    running, key = ensure_running(settings)
+    if key is not None:
+        show.note("first start: an API key was made and kept for this machine's commands")
     show.note(f"runs at {running.api}; stop it with: {COMMAND} down")
     if local and running.engine:
         _wait_for_engine(running.engine, show)
