@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import Any
 
@@ -17,6 +18,7 @@ __all__ = ["main"]
 
 _KEPT = ("id", "state", "reason", "verdict", "proposal_id", "promotion_id")
 TERMINAL = {"succeeded", "no_improvement", "failed", "cancelled", "budget_exhausted"}
+_CUT_SHORT = {"failed", "cancelled", "budget_exhausted"}
 POLL_S = 1.0
 AWAY_S = 180.0
 ENGINE_WAITS = 10
@@ -45,6 +47,11 @@ def main(arguments: list[str]) -> int:
     evolution, quote = _quote(client, plan, settings, options.seconds, show)
     show.quote(quote)
     run = client.post(path_of("evolution", "runs"), evolution, key=plan.key)
+    if run["state"] in _CUT_SHORT:
+        show.note(
+            f"this run ended before as {run['state']}; begin another with "
+            f"--seed {plan.evolution['seed'] + 1}"
+        )
     try:
         run = _follow(client, str(run["id"]), show)
     except KeyboardInterrupt:
@@ -141,9 +148,16 @@ def _quote(
     evolution = fit(plan.evolution, first, seconds)
     quote = client.post(path_of("evolution", "quote"), evolution)
     kept.parent.mkdir(parents=True, exist_ok=True)
-    draft = kept.with_suffix(".tmp")
+    draft = kept.with_suffix(f".{os.getpid()}.tmp")
     draft.write_text(json.dumps({"evolution": evolution, "quote": quote}), encoding="utf-8")
-    draft.replace(kept)
+    try:
+        # Of two demos at once the first one's sizes hold, and both follow its run.
+        os.link(draft, kept)
+    except FileExistsError:
+        document = json.loads(kept.read_text(encoding="utf-8"))
+        return document["evolution"], document["quote"]
+    finally:
+        draft.unlink()
     return evolution, quote
 
 
