@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as _json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from instar.cli.client import Client, path_of
 from instar.cli.output import Json, emit, table
 from instar_core.errors import NotFoundError, UserError
 
-__all__ = ["app"]
+__all__ = ["app", "diff_words"]
 
 app = typer.Typer(help="Artifacts: list, show, diff, label, rollback.", no_args_is_help=True)
 
@@ -52,13 +53,31 @@ def diff(
 ) -> None:
     """Show what changed between two versions."""
     found = Client().get(path_of("artifacts", kind, name, "versions", old, "diff", new))
-    emit(found, json, _diff_words(found))
+    emit(found, json, diff_words(found))
 
 
-def _diff_words(found: Any) -> str:
-    if isinstance(found, dict) and isinstance(found.get("diff"), str):
-        return str(found["diff"]) or "(no difference)"
-    return _json.dumps(found, ensure_ascii=False, indent=2)
+def diff_words(found: Mapping[str, Any]) -> str:
+    """What changed between two versions: texts word by word, structures place by place."""
+    if found["equal"]:
+        return "(no difference)"
+    marks = {"add": "+", "remove": "-", "keep": " "}
+    if found["kind"] == "text":
+        return "".join(
+            one["text"] if one["op"] == "keep" else f"[{marks[one['op']]}{one['text']}]"
+            for one in found["text"]
+        )
+    lines = []
+    for change in found["json_changes"]:
+        lines.append(f"{change['op']} {change['path']}")
+        if change["op"] != "add":
+            lines.append(f"  - {_short(change['old'])}")
+        if change["op"] != "remove":
+            lines.append(f"  + {_short(change['new'])}")
+    return "\n".join(lines)
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else _json.dumps(value, ensure_ascii=False)
 
 
 @app.command()

@@ -21,7 +21,7 @@ from instar_core.errors import (
     UserError,
 )
 
-__all__ = ["Client", "path_of"]
+__all__ = ["Client", "path_of", "problem_error"]
 
 _TIMEOUT_S = 600.0
 _CONNECT_S = 5.0
@@ -132,18 +132,20 @@ class Client:
                 remedy="Start it with `instar up`, or name another with INSTAR_URL.",
             ) from error
         if answer.status_code >= 400:
-            raise _error(answer.status_code, answer.text)
+            raise problem_error(answer.status_code, answer.text)
         return answer.json() if answer.content else None
 
 
-def _error(status: int, text: str) -> InstarError:
+def problem_error(status: int, text: str) -> InstarError:
     """The error that a problem document describes."""
     try:
         problem = json.loads(text)
         words = str(problem.get("detail") or problem.get("title") or text)
         code = str(problem.get("type", "")).rpartition(":")[2]
         for place in problem.get("errors") or ():
-            words += f" [{place}]"
+            one = f"{place.get('where')}: {place.get('what')}"
+            if one not in words:
+                words += f" [{one}]"
     except (ValueError, AttributeError):
         words, code = f"the service answered {status}: {text[:300]}", ""
     if code == "task-file":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ import typer
 
 __all__ = ["Json", "emit", "say", "table"]
 
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words.")]
 
 
@@ -48,4 +50,8 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_cell(one)}" for key, one in value.items()) or "-"
+    if isinstance(value, str) and _TIME.fullmatch(value):
+        return value[:19].replace("T", " ") + " UTC"
     return str(value)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from instar.cli.client import Client, path_of
@@ -12,9 +15,16 @@ from instar.cli.demo.desk import open_live_desk, read_queue
 from instar.cli.demo.plan import LOCAL_MODEL, Plan, fit, make_plan, parse_options
 from instar.cli.demo.show import COMMAND, Show
 from instar.settings import Settings, load_settings
-from instar_core.errors import ConflictError, InfrastructureError, NotFoundError, UserError
+from instar_core.errors import (
+    ConflictError,
+    InfrastructureError,
+    InstarError,
+    NotFoundError,
+    PrerequisiteError,
+    UserError,
+)
 
-__all__ = ["main"]
+__all__ = ["key_set_too_late", "main"]
 
 _KEPT = ("id", "state", "reason", "verdict", "proposal_id", "promotion_id")
 TERMINAL = {"succeeded", "no_improvement", "failed", "cancelled", "budget_exhausted"}
@@ -44,7 +54,8 @@ def main(arguments: list[str]) -> int:
     address = _service(settings, show, local=plan.model == LOCAL_MODEL)
     client = Client(settings)
     _register(client, plan, show)
-    evolution, quote = _quote(client, plan, settings, options.seconds, show)
+    with key_set_too_late():
+        evolution, quote = _quote(client, plan, settings, options.seconds, show)
     show.quote(quote)
     run = client.post(path_of("evolution", "runs"), evolution, key=plan.key)
     if run["state"] in _CUT_SHORT:

@@ -12,6 +12,7 @@ from typing import Any
 
 from instar_core.base import content_hash
 from instar_core.errors import PrerequisiteError, UserError
+from instar_evolvers.registry import list_evolvers
 
 __all__ = ["LOCAL_MODEL", "Plan", "fit", "make_plan", "parse_options"]
 
@@ -104,6 +105,7 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--model", default=LOCAL_MODEL, help="local/…, openai/…, anthropic/… …")
     parser.add_argument("--evolver", default="bootstrap", help="bootstrap or tf_grpo")
+    parser.add_argument("--proposer", default="", help="model that proposes; else the agent's own")
     parser.add_argument("--seed", type=int, default=0, help="seed of the run's random choices")
     parser.add_argument("--search", type=int, default=150, help="rollouts of the search")
     parser.add_argument("--validation", type=int, default=54, help="validation tasks at most")
@@ -124,6 +126,11 @@ def make_plan(options: argparse.Namespace, data_dir: Path) -> Plan:
         value = getattr(options, name)
         if value < least:
             raise UserError(f"--{name} {value} is too small.", remedy=f"Use at least {least}.")
+    known = list_evolvers()
+    if options.evolver not in known:
+        raise UserError(
+            f"--evolver {options.evolver!r} is unknown.", remedy=f"Use {' or '.join(known)}."
+        )
     if options.tasks == "support_desk":
         return _desk_plan(options, data_dir)
     if options.tasks.startswith(GYM):
@@ -167,11 +174,13 @@ def _gym_plan(options: argparse.Namespace) -> Plan:
     from instar_core.messages import Sampling
 
     dataset, _, query = options.tasks.removeprefix(GYM).partition("?")
+    # Other parameters draw other tasks, which need a name of their own.
+    task_set = _slug(f"{dataset}-{query}")
     if not query:
         sizes = GYM_OPTIONS.get(dataset, {})
         query = "&".join([f"{name}={value}" for name, value in sizes.items()] + ["size=400"])
     tasks = reasoning_gym_tasks(f"{GYM}{dataset}?{query}").tasks
-    agent, task_set = f"{_slug(dataset)}-{_slug(options.model)}", f"{_slug(dataset)}"
+    agent = f"{_slug(dataset)}-{_slug(options.model)}"
     candidate = Candidate(
         components={
             "instructions": Component(
@@ -204,7 +213,7 @@ def _gym_plan(options: argparse.Namespace) -> Plan:
 def _evolution(options: argparse.Namespace, agent: str, task_set: str) -> dict[str, Any]:
     """The body that asks for a run: what it starts from, and its limits."""
     config = {"search_rollouts": options.search} if options.evolver == "bootstrap" else {}
-    return {
+    body: dict[str, Any] = {
         "agent": agent,
         "label": "production",
         "task_set": task_set,
@@ -214,6 +223,9 @@ def _evolution(options: argparse.Namespace, agent: str, task_set: str) -> dict[s
         "validation_tasks": options.validation,
         "seed": options.seed,
     }
+    if options.proposer:
+        body["model"] = options.proposer
+    return body
 
 
 def _reach_examples() -> None:
@@ -229,4 +241,5 @@ def _reach_examples() -> None:
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower().rpartition("/")[2]).strip("-")
+    """A name made of a text, with nothing left out: two providers' models stay two agents."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -111,6 +111,7 @@ def test_a_start_sends_the_spec_under_an_idempotency_key(service: Service) -> No
         "evolver_config": {"epochs": 2},
         "limit": {"rollouts": 150, "cost_usd": None, "wall_s": None},
         "seed": 7,
+        "model": None,
     }
 
 
