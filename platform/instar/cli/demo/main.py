@@ -172,6 +172,21 @@ def _quote(
     return evolution, quote
 
 
+@contextmanager
+def key_set_too_late() -> Iterator[None]:
+    """Says what to do where a key is set here and the running service was started without it."""
+    try:
+        yield
+    except InstarError as error:
+        named = re.search(r"Set ([A-Z][A-Z0-9_]*) where Instar runs", str(error))
+        if named is None or not os.environ.get(named[1]):
+            raise
+        raise PrerequisiteError(
+            f"the service was started without {named[1]}, which is set here.",
+            remedy=f"Stop it with `{COMMAND} down` and run the same command again.",
+        ) from error
+
+
 def _follow(client: Client, run_id: str, show: Show) -> dict[str, Any]:
     """Waits for the run's end, showing progress; bears a service that is away for a while."""
     show.step(f"The night (run {run_id})")
