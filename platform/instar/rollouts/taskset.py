@@ -285,8 +285,8 @@ def _refuse_unstorable(text: str, value: Any) -> None:
     """Refuses what JSON may spell with escapes but no text can hold: half characters and NUL."""
     if "\\u" not in text:
         return
+    plain = json.dumps(value, ensure_ascii=False)
     try:
-        plain = json.dumps(value, ensure_ascii=False)
         plain.encode()
     except UnicodeEncodeError as error:
         half = plain[error.start]
