@@ -94,12 +94,24 @@ def test_lists_page_after_page_with_the_key(service: Service) -> None:
     ]
 
 
+@pytest.mark.parametrize("decision", ["approve", "reject"])
+def test_a_decision_sends_its_reason_as_the_note_that_the_service_takes(
+    service: Service, decision: str
+) -> None:
+    answer = {"id": "m1", "agent": "desk", "label": "production", "to_version": 2, "state": "x"}
+    service.answers[f"POST /v1/proposals/p1/{decision}"] = (200, answer)
+    done = instar(service, "evolve", decision, "p1", "--why", "seen and checked")
+    assert done.returncode == 0, done.stderr
+    assert service.asked[0][2] == {"note": "seen and checked"}
+
+
 def test_a_start_sends_the_spec_under_an_idempotency_key(service: Service) -> None:
     service.answers["POST /v1/evolution/runs"] = (201, {"id": "r1", "state": "queued"})
     done = instar(
         service,
         *("evolve", "start", "desk", "--tasks", "tickets", "--evolver", "tf_grpo"),
         *("--rollouts", "150", "--seed", "7", "--config", '{"epochs": 2}'),
+        *("--proposer", "openai/large"),
     )
     assert done.stdout == "run r1 is queued\n", done.stderr
     (_, headers, body) = service.asked[0]
@@ -111,7 +123,7 @@ def test_a_start_sends_the_spec_under_an_idempotency_key(service: Service) -> No
         "evolver_config": {"epochs": 2},
         "limit": {"rollouts": 150, "cost_usd": None, "wall_s": None},
         "seed": 7,
-        "model": None,
+        "model": "openai/large",
     }
 
 
