@@ -160,7 +160,9 @@ def _status_words(run: dict[str, Any]) -> str:
 def cancel(run: _RunId, json: Json = False) -> None:
     """Ask a run to stop; what it recorded stays."""
     found = Client().post(path_of("evolution", "runs", run, "cancel"))
-    emit(found, json, f"run {run} is {found['state']}")
+    stops = found["state"] in ("queued", "running")
+    words = "was asked to stop; it ends in a moment" if stops else f"is {found['state']}"
+    emit(found, json, f"run {run} {words}")
 
 
 @app.command()

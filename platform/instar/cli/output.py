@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["Json", "emit", "say", "table"]
+__all__ = ["Json", "emit", "in_words", "say", "table"]
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words.")]
@@ -37,7 +37,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     if not rows:
         return "(none)"
     lines = [[column.replace("_", " ") for column in columns]]
-    lines += [[_cell(row.get(column)) for column in columns] for row in rows]
+    lines += [[in_words(row.get(column)) for column in columns] for row in rows]
     widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -45,13 +45,14 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     )
 
 
-def _cell(value: Any) -> str:
+def in_words(value: Any) -> str:
+    """A value as a person reads it in a line: no braces, no quotes, times to the second."""
     if value is None:
         return "-"
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_cell(one)}" for key, one in value.items()) or "-"
+        return ", ".join(f"{key}: {in_words(one)}" for key, one in value.items()) or "-"
     if isinstance(value, str) and _TIME.fullmatch(value):
         return value[:19].replace("T", " ") + " UTC"
     return str(value)

@@ -9,7 +9,7 @@ import typer
 
 from instar.cli.client import Client, path_of
 from instar.cli.files import read_text
-from instar.cli.output import Json, emit, table
+from instar.cli.output import Json, emit, in_words, table
 
 __all__ = ["app"]
 
@@ -24,7 +24,9 @@ def import_(
 ) -> None:
     """Import a task set. A broken file is refused whole, with line number and cause."""
     found = Client().post(path_of("task-sets"), {"name": name, "jsonl": read_text(file)})
-    emit(found, json, f"task set {name} has version {found['version']}: {found['counts']}")
+    emit(
+        found, json, f"task set {name} has version {found['version']}: {in_words(found['counts'])}"
+    )
 
 
 @app.command(name="list")

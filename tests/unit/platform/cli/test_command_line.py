@@ -81,6 +81,21 @@ def instar(service: Service | None, *words: str, **extra: str) -> subprocess.Com
     )
 
 
+def test_a_cancelled_run_that_still_ends_is_not_called_running(service: Service) -> None:
+    service.answers["POST /v1/evolution/runs/r1/cancel"] = (200, {"id": "r1", "state": "running"})
+    done = instar(service, "evolve", "cancel", "r1")
+    assert done.stdout == "run r1 was asked to stop; it ends in a moment\n", done.stderr
+
+
+def test_what_was_imported_is_told_in_words(service: Service, tmp_path: Path) -> None:
+    found = {"version": 1, "counts": {"train": 8, "sealed": 40}}
+    service.answers["POST /v1/task-sets"] = (201, found)
+    file = tmp_path / "tickets.jsonl"
+    file.write_text("{}\n")
+    done = instar(service, "tasks", "import", "tickets", str(file))
+    assert done.stdout == "task set tickets has version 1: train: 8, sealed: 40\n", done.stderr
+
+
 def test_lists_page_after_page_with_the_key(service: Service) -> None:
     row = {"name": "desk", "last_version": 2, "labels": {}, "created_at": "now"}
     service.answers["GET /v1/agents"] = (200, {"data": [row], "next": "k/2"})
