@@ -112,6 +112,7 @@ def test_binding() -> dict[str, Any]:
         }
     )
     return {
+        "args": ["{root}/server.py"],
         "env": {"DESK_DB": "{slot_dir}/desk.db"},
         "setup": [{"kind": "sqlite", "path": "desk.db", "statements": statements}],
         "state": {

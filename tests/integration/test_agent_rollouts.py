@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from instar.rollouts.backend import AgentBackend, BackendServices
-from instar.rollouts.bindings import BoundServer
+from instar.rollouts.bindings import BoundServer, resolve_bindings
 from instar.rollouts.prove import prove_tasks, validate_task
 from instar.rollouts.slots import _PREFIX, SlotPool
 from instar.runtime.calls import DirectCalls
@@ -74,7 +74,9 @@ def server(live: Path, tmp_path: Path) -> ToolServerConfig:
     with closing(sqlite3.connect(template, isolation_level=None)) as connection:
         connection.execute("create table notes (id text primary key, text text)")
         connection.execute("insert into notes values ('old', 'template')")
-    binding = TestBinding.model_validate({**BINDING, "template": {"notes.db": str(template)}})
+    binding = TestBinding.model_validate(
+        {**BINDING, "args": [str(SERVER)], "template": {"notes.db": str(template)}}
+    )
     return ToolServerConfig(
         name="notes",
         command="{python}",
@@ -394,7 +396,10 @@ def test_a_server_free_of_effects_runs_without_its_live_environment(
 def test_a_server_that_does_not_start_is_infrastructure_and_no_score(
     server: ToolServerConfig, tmp_path: Path
 ) -> None:
-    broken = server.model_copy(update={"args": ("-c", "raise SystemExit('no licence')")})
+    binding = server.test_bindings["sandbox"].model_copy(
+        update={"args": ("-c", "raise SystemExit('no licence')")}
+    )
+    broken = server.model_copy(update={"test_bindings": {"sandbox": binding}})
 
     async def use(backend: AgentBackend) -> None:
         with pytest.raises(ToolServerError, match="no licence"):
@@ -482,3 +487,13 @@ def test_ask_and_embed(server: ToolServerConfig, tmp_path: Path) -> None:
         assert one == two
 
     with_backend(given, use)
+
+
+def test_a_binding_that_leaves_the_arguments_to_the_live_server_is_refused(
+    server: ToolServerConfig,
+) -> None:
+    """Live arguments may name live data; a night would then write to it."""
+    lazy = server.test_bindings["sandbox"].model_copy(update={"args": ()})
+    changed = server.model_copy(update={"test_bindings": {"sandbox": lazy}})
+    with pytest.raises(UserError, match="gives no 'args' of its own"):
+        resolve_bindings(CANDIDATE, [changed], {"notes": "sandbox"})

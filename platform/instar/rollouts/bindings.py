@@ -69,6 +69,12 @@ def resolve_bindings(
                 "it is not declared free of effects"
             )
             continue
+        if binding is not None and config.inherits_arguments(binding):
+            problems.append(
+                f"the test binding of tool server {config.name!r} gives no 'args' of its own, and "
+                f"those of the live server ({' '.join(config.args)}) may name live data"
+            )
+            continue
         bound[config.name] = BoundServer(config, binding)
     if problems:
         raise UserError(

@@ -32,7 +32,7 @@ __all__ = [
 
 
 class NewRun(NamedTuple):
-    """A run about to start: which agent version was resolved from which reference, and the input."""
+    """A run about to start: which agent version a reference was resolved to, and the input."""
 
     agent: str
     agent_version_id: str

@@ -107,8 +107,9 @@ class TestBinding(Frozen):
 
     Placeholders in ``command``, ``args``, ``env`` and ``cwd``: ``{slot_dir}`` (a private folder of
     this copy), ``{python}`` (this interpreter) and ``{root}`` (the folder of the file that declared
-    the binding). ``command`` empty means: the live server's command, arguments and folder, but
-    never its environment, which may hold production credentials. Python tools need no command.
+    the binding). ``command`` empty means: the live server's program and folder. Arguments and
+    environment are never the live server's: they may name live data or hold credentials, so a
+    binding of a server with arguments gives its own. Python tools need no command.
     """
 
     __test__: ClassVar[bool] = False  # not a test class, whatever pytest makes of the name
@@ -198,10 +199,17 @@ class ToolServerConfig(Frozen):
             "root": binding.root or self.root or ".",
             "slot_dir": str(slot_dir),
         }
-        if binding.command:
-            return _launch(binding.command, binding.args, binding.env, binding.cwd, values)
-        return _launch(
-            self.command, binding.args or self.args, binding.env, binding.cwd or self.cwd, values
+        command = binding.command or self.command
+        cwd = binding.cwd or (None if binding.command else self.cwd)
+        return _launch(command, binding.args, binding.env, cwd, values)
+
+    def inherits_arguments(self, binding: TestBinding) -> bool:
+        """Whether the binding leaves the arguments to the live server, which may name live data."""
+        return (
+            self.kind == "mcp_stdio"
+            and bool(self.args)
+            and not binding.args
+            and not binding.command
         )
 
 
