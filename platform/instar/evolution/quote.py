@@ -44,6 +44,7 @@ _LEAST_SEARCH = 16
 _RHO = 0.0
 """Correlation of the two arms that is planned with: none, so that the promise holds anyway."""
 _DEFAULT_SEARCH = 400
+_GROWS = ("demonstrations", "lessons")
 _SLACK = 1.5
 """How far tokens, money and time may exceed what is expected before the run is stopped."""
 
@@ -314,6 +315,11 @@ def _warnings(
         words.append(f"The sealed test gets {sizes['pairs']} of {full} possible pairs.")
     if not per.cost_known:
         words.append("The price of this model is unknown; the cost is a careful estimate.")
+    if per.tokens and any(part.kind in _GROWS for part in ground.candidate.components.values()):
+        words.append(
+            "Demonstrations and lessons make prompts longer than the present version's: expect up "
+            "to twice the tokens."
+        )
     if ground.sealed_groups < 3 * sizes["pairs"]:
         words.append(
             f"The sealed pool has {ground.sealed_groups} groups; with 3 to 5 times the "

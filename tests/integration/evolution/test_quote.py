@@ -118,6 +118,7 @@ def test_probes_are_told_booked_and_audited(database: Any, tmp_path: Path) -> No
         quote = await service.create_quote(db, project, _spec(), settings=settings)
         assert quote.probes.rollouts == 12
         assert quote.probes.tokens > 0
+        assert any("twice the tokens" in words for words in quote.warnings)
         base = float(str(quote.assumptions["base_rate"]))
         assert quote.smallest_detectable_effect == pytest.approx(
             promised_effect(quote.sealed_pairs, quote.alpha_t, base=base), abs=0.01
