@@ -52,7 +52,8 @@ def _announce(found: Status, key: str | None, as_json: bool) -> None:
         lines.append(f"API key (shown this once; this machine's commands use it): {key}")
     for item in found.services:
         if item.state != "running":
-            lines.append(f"{item.name}: {item.state.replace('_', ' ')} {item.last_error}".rstrip())
+            trouble = (item.state.replace("_", " "), item.last_error)
+            lines.append(f"{item.name}: {', '.join(filter(None, trouble))}")
     emit(data, as_json, "\n".join(lines))
 
 
