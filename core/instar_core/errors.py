@@ -54,7 +54,8 @@ class InstarError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.message} {self.remedy}".strip()
+        between = "" if self.message.endswith("\n") else " "
+        return f"{self.message}{between}{self.remedy}".strip()
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.message, self.remedy))

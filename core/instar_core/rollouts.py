@@ -43,6 +43,9 @@ class Step(Frozen):
     message: Message
     request_hash: str = Field(default="", description="sha256 of the messages sent to the model")
     model: str = Field(default="", description="what replied, as exactly as its client can say")
+    finish_reason: str = Field(
+        default="", description="why the model ended its reply: stop, length, tool_calls"
+    )
     tool_call: ToolCall | None = None
     is_error: bool = False
     capture: TokenCapture | None = None

@@ -27,7 +27,7 @@ from instar.store.agents import AGENT
 from instar.store.artifacts import ArtifactRef, list_artifacts
 from instar_core.errors import NotFoundError, UserError
 from instar_core.messages import Message
-from instar_core.rollouts import StopReason
+from instar_core.rollouts import StopReason, Trajectory
 from instar_core.usage import Usage
 
 __all__ = [
@@ -228,12 +228,21 @@ def _head(body: ChatIn, run: AgentRun, kind: str) -> dict[str, Any]:
     }
 
 
+def finish_of(trajectory: Trajectory) -> str:
+    """``length`` where a limit of the run or of the reply cut the answer short, else ``stop``."""
+    if trajectory.stop == "answered":
+        said = [step for step in trajectory.steps if step.kind == "model"]
+        if said and said[-1].finish_reason == "length":
+            return "length"
+    return _FINISH.get(trajectory.stop, "stop")
+
+
 def reply_of(body: ChatIn, run: AgentRun) -> dict[str, Any]:
     """The whole answer of a finished run."""
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": run.trajectory.answer},
-        "finish_reason": _FINISH.get(run.trajectory.stop, "stop"),
+        "finish_reason": finish_of(run.trajectory),
     }
     return {
         **_head(body, run, "chat.completion"),
@@ -290,7 +299,7 @@ def _chunks(body: ChatIn, run: AgentRun) -> list[dict[str, Any]]:
     answer = run.trajectory.answer
     chunks = [chunk({"role": "assistant", "content": ""})]
     chunks += [chunk({"content": answer[at : at + _PIECE]}) for at in range(0, len(answer), _PIECE)]
-    chunks.append(chunk({}, _FINISH.get(run.trajectory.stop, "stop")))
+    chunks.append(chunk({}, finish_of(run.trajectory)))
     if wants_usage:
         chunks.append({**head, "choices": [], "usage": _usage(run.usage)})
     return chunks

@@ -46,7 +46,8 @@ _RHO = 0.0
 _DEFAULT_SEARCH = 400
 _GROWS = ("demonstrations", "lessons")
 _SLACK = 1.5
-"""How far tokens, money and time may exceed what is expected before the run is stopped."""
+"""How far a run may exceed what is expected; tokens and money twice that, since what is learned
+makes prompts longer than the probes' were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +290,7 @@ def _limit(limit: Remaining, expected: Amount, candidate: Candidate, settings: S
     # Reservations are upper bounds: the calls in flight hold far more than they will use.
     in_flight = width * bounds.max_tokens
     per_rollout = expected.cost_usd / max(1, expected.rollouts)
-    cost = _SLACK * expected.cost_usd + width * min(bounds.max_cost_usd, 20 * per_rollout)
+    cost = 2 * _SLACK * expected.cost_usd + width * min(bounds.max_cost_usd, 20 * per_rollout)
     wall = max(600.0, 4.0 * expected.wall_s) + bounds.timeout_s
     return Amount(
         rollouts=expected.rollouts + width if limit.rollouts is None else limit.rollouts,

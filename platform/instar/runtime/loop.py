@@ -244,6 +244,7 @@ async def _model_node(state: LoopState, runtime: _Runtime) -> dict[str, Any]:
             message=message,
             request_hash=content_hash([turn.model_dump(mode="json") for turn in request.messages]),
             model=reply.fingerprint or harness.model,
+            finish_reason=reply.finish_reason,
             capture=reply.capture,
             usage=outcome.usage,
         )

@@ -158,6 +158,7 @@ class StepRow(Base):
     message_hash: Mapped[str]
     request_hash: Mapped[Words]
     model: Mapped[Words]
+    finish_reason: Mapped[Words]
     tool_call: Mapped[Exact]
     is_error: Mapped[bool] = mapped_column(server_default=text("false"))
     usage: Mapped[Exact]

@@ -227,6 +227,7 @@ def _rollout(run: str, task: str = "t1", reward: float | None = 1.0) -> Rollout:
             message=Message(role="assistant", content="", tool_calls=(call,)),
             request_hash="r" * 64,
             model="local/qwen",
+            finish_reason="length",
             capture=TokenCapture(
                 prompt_ids=(1, 2, 151_935), reply_ids=(3, 4), logprobs=(-0.1, -1e-300), adapter="a"
             ),

@@ -142,6 +142,7 @@ CREATE TABLE instar.step (
   message_hash VARCHAR NOT NULL,
   request_hash TEXT DEFAULT '' NOT NULL,
   model TEXT DEFAULT '' NOT NULL,
+  finish_reason TEXT DEFAULT '' NOT NULL,
   tool_call JSON,
   is_error BOOLEAN DEFAULT false NOT NULL,
   usage JSON,
