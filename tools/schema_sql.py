@@ -17,7 +17,7 @@ __all__ = ["schema_sql"]
 
 def schema_sql() -> str:
     """``create table`` and ``create index`` statements in order of dependence."""
-    dialect = postgresql.dialect()
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy leaves it bare
     statements: list[str] = []
     for table in Base.metadata.sorted_tables:
         statements.append(str(CreateTable(table).compile(dialect=dialect)).strip())
