@@ -34,7 +34,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def model_cache() -> Path:
-    """A folder that keeps the converted model between runs on one machine."""
+    """The folder that keeps the converted model between runs and tests on one machine."""
     named = os.environ.get("INSTAR_TEST_MODEL_DIR")
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(named) if named else Path(base) / "instar-models"

@@ -7,7 +7,7 @@ needs no model that can reflect, so it works with models too small to write less
 1. *Pool.* The train tasks' reference actions are replayed through tools and verifier (the arm
    ``reference``), so a first demonstration is a verified one; without references, the agent's own
    successes are collected.
-2. *Race.* The choices are: nearest or fixed retrieval, k, which part of the pool, and the order.
+2. *Race.* The choices are: nearest or fixed retrieval, k, which fixed set, and in which order.
    Thompson sampling with shared strength decides which combinations get the next minibatch of race
    tasks. Race tasks share no group with the pool: otherwise nearest retrieval would find the task
    itself and look perfect.
@@ -16,7 +16,7 @@ needs no model that can reflect, so it works with models too small to write less
 
 Deviations: demonstrations are kept as data (a pool and a retrieval rule) and not as a frozen text;
 the sampler is Thompson over a factored space and not a tree-structured Parzen estimator, because
-with a hundred rollouts and some thirty combinations a Beta posterior is all the data can carry.
+with a hundred rollouts and some twenty combinations a Beta posterior is all the data can carry.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class BootstrapConfig(Frozen):
 
 
 class Choice(NamedTuple):
-    """One combination: how demonstrations are found, how many, from which part, in which order."""
+    """One combination: how demonstrations are found, how many, which fixed set, in which order."""
 
     retrieval: Literal["fixed", "nearest"]
     k: int

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import signal
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
+from benchmarks.demo import model_cache
 from instar.engine.weights import CHAT_MODEL, EMBEDDING_MODEL, model_dir
 from instar.models.base import ModelReply, ModelRequest
 from instar.models.embedder import open_embedder
@@ -80,8 +80,7 @@ class Engine:
 
 @pytest.fixture(scope="module")
 def data_dir() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(os.environ.get("INSTAR_TEST_MODEL_DIR") or Path(cache) / "instar-tests")
+    folder = model_cache()
     install_model(folder, lambda message, share: None)
     return folder
 

@@ -9,11 +9,8 @@ sums.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from random import Random
-from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -29,18 +26,15 @@ from instar.store.rollouts import RolloutLink, save_rollouts
 from instar_core.base import JsonValue, content_hash
 from instar_core.candidates import Candidate
 from instar_core.errors import BudgetExhausted
-from instar_core.evolution import Event, Evidence, Prediction, Verdict
-from instar_core.lab import Lab, Parser, Role
-from instar_core.messages import Messages
+from instar_core.evolution import Evidence, Prediction, Verdict
+from instar_core.lab import Lab
 from instar_core.rollouts import Rollout
 from instar_core.tasks import Splits, Task
 from instar_core.usage import Remaining
+from instar_evolvers.lab.passing import PassingLab
 
 __all__ = ["RecordingLab", "Tally", "stored_rollout_id"]
 
-A = TypeVar("A")
-B = TypeVar("B")
-T = TypeVar("T")
 Propose = Callable[[Candidate, Evidence, Prediction | None], Awaitable[Verdict]]
 _WRITE_EVERY_S = 1.0
 _ATTEMPT_ARMS = frozenset({"", "leaveout"})
@@ -83,7 +77,7 @@ class Tally:
         return {task: self.sums[task] / self.counts[task] for task in sorted(self.counts)}
 
 
-class RecordingLab:
+class RecordingLab(PassingLab):
     """A Lab that notes what passes through it; see the module.
 
     Args:
@@ -105,9 +99,9 @@ class RecordingLab:
         keep_back: int,
         propose: Propose,
     ) -> None:
+        super().__init__(lab)
         self.candidates: dict[str, Candidate] = {}
         self.scores: dict[tuple[str, str], Tally] = {}
-        self._lab = lab
         self._journal = journal
         self._split_of = {task.id: task.split for task in (*splits.train, *splits.validation)}
         self._incumbent = incumbent
@@ -210,31 +204,11 @@ class RecordingLab:
         await self._journal.write(write)
         self._written_at = time.monotonic()
 
-    async def ask(self, role: Role, messages: Messages, parse: Parser[T]) -> T:
-        """See :class:`instar_core.lab.Lab`."""
-        return await self._lab.ask(role, messages, parse)
-
     async def propose(
         self, candidate: Candidate, because: Evidence, predicts: Prediction | None = None
     ) -> Verdict:
         """See :class:`instar_core.lab.Lab`."""
         return await self._propose(candidate, because, predicts)
-
-    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """See :class:`instar_core.lab.Lab`."""
-        return await self._lab.embed(texts)
-
-    async def gather(
-        self, name: str, items: Sequence[A], fn: Callable[[A], Awaitable[B]]
-    ) -> list[B]:
-        """See :class:`instar_core.lab.Lab`."""
-        return await self._lab.gather(name, items, fn)
-
-    def completed(
-        self, name: str, items: Sequence[A], fn: Callable[[A], Awaitable[B]]
-    ) -> AsyncIterator[tuple[int, B]]:
-        """See :class:`instar_core.lab.Lab`."""
-        return self._lab.completed(name, items, fn)
 
     def budget(self) -> Remaining:
         """What the search may still spend: the sealed test's share is not in it."""
@@ -242,15 +216,3 @@ class RecordingLab:
         if left.rollouts is None:
             return left
         return left.model_copy(update={"rollouts": max(0, left.rollouts - self._keep_back)})
-
-    async def now(self) -> datetime:
-        """See :class:`instar_core.lab.Lab`."""
-        return await self._lab.now()
-
-    def rng(self, name: str) -> Random:
-        """See :class:`instar_core.lab.Lab`."""
-        return self._lab.rng(name)
-
-    def log(self, event: Event) -> None:
-        """See :class:`instar_core.lab.Lab`."""
-        self._lab.log(event)

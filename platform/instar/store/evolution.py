@@ -14,6 +14,7 @@ from sqlalchemy import Text, cast, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.store.pages import Page, read_page
+from instar.store.rows import read_row
 from instar.store.tables import (
     BudgetRow,
     CandidateRow,
@@ -25,7 +26,6 @@ from instar.store.tables import (
 )
 from instar_core.base import JsonValue, new_id
 from instar_core.candidates import Candidate
-from instar_core.errors import NotFoundError
 
 __all__ = [
     "NewEvolution",
@@ -120,14 +120,7 @@ async def read_evolution_run(
     Raises:
         NotFoundError: If this project has none of that id.
     """
-    row = None
-    if len(run_id) == 36:
-        row = await session.get(
-            EvolutionRunRow, run_id, populate_existing=True, with_for_update=lock
-        )
-    if row is None:
-        raise NotFoundError(f"there is no evolution run {run_id!r} in this project.")
-    return row
+    return await read_row(session, EvolutionRunRow, run_id, "evolution run", lock=lock)
 
 
 async def list_evolution_runs(

@@ -11,9 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.store.audit import Author
 from instar.store.pages import Page, read_page
+from instar.store.rows import read_row
 from instar.store.tables import EvolutionRunRow, PromotionRow, ProposalRow, VersionRow
 from instar_core.base import JsonValue, new_id
-from instar_core.errors import NotFoundError
 
 __all__ = [
     "NewProposal",
@@ -124,14 +124,7 @@ async def read_proposal(
     Raises:
         NotFoundError: If this project has none of that id.
     """
-    row = None
-    if len(proposal_id) == 36:
-        row = await session.get(
-            ProposalRow, proposal_id, populate_existing=True, with_for_update=lock
-        )
-    if row is None:
-        raise NotFoundError(f"there is no proposal {proposal_id!r} in this project.")
-    return row
+    return await read_row(session, ProposalRow, proposal_id, "proposal", lock=lock)
 
 
 async def decide_proposal(
@@ -192,14 +185,7 @@ async def read_promotion(
     Raises:
         NotFoundError: If this project has none of that id.
     """
-    row = None
-    if len(promotion_id) == 36:
-        row = await session.get(
-            PromotionRow, promotion_id, populate_existing=True, with_for_update=lock
-        )
-    if row is None:
-        raise NotFoundError(f"there is no promotion {promotion_id!r} in this project.")
-    return row
+    return await read_row(session, PromotionRow, promotion_id, "promotion", lock=lock)
 
 
 async def promotions_of(session: AsyncSession, proposal_ids: list[str]) -> dict[str, PromotionRow]:
