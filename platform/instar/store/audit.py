@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC
 from typing import NamedTuple
 
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.store.tables import AuditEventRow
-from instar_core.base import Frozen, JsonValue, content_hash
+from instar_core.base import Frozen, JsonValue, content_hash, new_id
 
 __all__ = ["SYSTEM", "Author", "AuditEntry", "append_audit", "first_broken_link"]
 
@@ -20,6 +22,10 @@ class Author(NamedTuple):
     name: str
 
 
+_APPEND = text(
+    "select instar.append_audit(cast(:id as uuid), cast(:project as uuid), :stream, :actor_kind, "
+    ":actor, :action, :subject, cast(:details as json), :body_hash)"
+)
 SYSTEM = Author("system", "instar")
 
 
@@ -34,38 +40,38 @@ class AuditEntry(Frozen):
 
 async def append_audit(
     session: AsyncSession, project_id: str, entry: AuditEntry, by: Author
-) -> AuditEventRow:
+) -> int:
     """Appends one event to its stream's chain, in the caller's transaction.
 
     Writers of one stream queue for each other until they commit, so that the chain has no forks.
+
+    Returns:
+        The number of the event in its stream.
     """
-    await session.execute(
-        text("select pg_advisory_xact_lock(hashtextextended(:stream, 7))"),
-        {"stream": f"audit/{project_id}/{entry.stream}"},
+    body = {
+        "project": project_id,
+        "stream": entry.stream,
+        "actor": [by.kind, by.name],
+        "action": entry.action,
+        "subject": entry.subject,
+        "details": entry.details,
+    }
+    seq = await session.scalar(
+        _APPEND,
+        {
+            "id": new_id(),
+            "project": project_id,
+            "stream": entry.stream,
+            "actor_kind": by.kind,
+            "actor": by.name,
+            "action": entry.action,
+            "subject": entry.subject,
+            "details": None if entry.details is None else json.dumps(entry.details),
+            "body_hash": content_hash(body),
+        },
     )
-    last = (
-        await session.execute(
-            select(AuditEventRow.seq, AuditEventRow.hash)
-            .where(AuditEventRow.project_id == project_id, AuditEventRow.stream == entry.stream)
-            .order_by(AuditEventRow.seq.desc())
-            .limit(1)
-        )
-    ).first()
-    row = AuditEventRow(
-        project_id=project_id,
-        stream=entry.stream,
-        seq=1 if last is None else last[0] + 1,
-        actor_kind=by.kind,
-        actor=by.name,
-        action=entry.action,
-        subject=entry.subject,
-        details=entry.details,
-        previous_hash="" if last is None else last[1],
-    )
-    row.hash = _link(row)
-    session.add(row)
-    await session.flush()
-    return row
+    assert seq is not None, "the function returns the event's number"
+    return int(seq)
 
 
 async def first_broken_link(
@@ -86,6 +92,23 @@ async def first_broken_link(
 
 
 def _link(row: AuditEventRow) -> str:
+    if row.format == 1:
+        return _first_link(row)
+    body = {
+        "project": row.project_id,
+        "stream": row.stream,
+        "actor": [row.actor_kind, row.actor],
+        "action": row.action,
+        "subject": row.subject,
+        "details": row.details,
+    }
+    at = row.created_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    line = "\n".join([row.previous_hash, str(row.seq), at, content_hash(body)])
+    return content_hash(line.encode("utf-8"))
+
+
+def _first_link(row: AuditEventRow) -> str:
+    """The link as revision 0001 made it: the moment is not in it."""
     return content_hash(
         [
             row.previous_hash,

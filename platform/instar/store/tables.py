@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from instar.store.tables_access import (
+    RoleBindingRow,
+    SecretRow,
+    SessionRow,
+    SignInRow,
+    UserRow,
+)
 from instar.store.tables_artifacts import (
     ApiKeyRow,
     ArtifactRow,
@@ -16,6 +23,7 @@ from instar.store.tables_artifacts import (
     TaskRow,
     VersionParentRow,
     VersionPartRow,
+    VersionRolloutRow,
     VersionRow,
 )
 from instar.store.tables_base import SCHEMA, Base
@@ -42,7 +50,9 @@ from instar.store.tables_rollouts import (
     ToolCallRow,
 )
 from instar.store.tables_work import (
+    AuditCheckpointRow,
     AuditEventRow,
+    AuditHeadRow,
     BudgetRow,
     IdempotencyKeyRow,
     JobRow,
@@ -54,7 +64,9 @@ __all__ = [
     "SCHEMA",
     "ApiKeyRow",
     "ArtifactRow",
+    "AuditCheckpointRow",
     "AuditEventRow",
+    "AuditHeadRow",
     "Base",
     "BlobRow",
     "BudgetRow",
@@ -76,6 +88,7 @@ __all__ = [
     "PromotionRow",
     "ProposalRow",
     "ReservationRow",
+    "RoleBindingRow",
     "RolloutIdentityRow",
     "RolloutRow",
     "RolloutScoreRow",
@@ -85,10 +98,15 @@ __all__ = [
     "SealedTaskRow",
     "SealedTestRow",
     "SealedUseRow",
+    "SecretRow",
+    "SessionRow",
+    "SignInRow",
     "StepRow",
     "TaskRow",
     "ToolCallRow",
+    "UserRow",
     "VersionParentRow",
     "VersionPartRow",
+    "VersionRolloutRow",
     "VersionRow",
 ]

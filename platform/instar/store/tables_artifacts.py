@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import CheckConstraint, ForeignKey, ForeignKeyConstraint, Index, text
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSONB, TSVECTOR
 from sqlalchemy.orm import Mapped, mapped_column
 
 from instar.store.tables_base import (
@@ -36,6 +38,7 @@ __all__ = [
     "TaskRow",
     "VersionParentRow",
     "VersionPartRow",
+    "VersionRolloutRow",
     "VersionRow",
 ]
 
@@ -70,6 +73,11 @@ class ApiKeyRow(Base):
     hash: Mapped[str] = mapped_column(unique=True)
     role: Mapped[str]
     scopes: Mapped[list[str]] = mapped_column(JSONB, server_default=text("'[]'::jsonb"))
+    # May create projects and users: the first key of an installation, and whom it names.
+    instance: Mapped[bool] = mapped_column(server_default=text("false"), default=False)
+    # The agent that holds the key; such a key never approves.
+    agent: Mapped[Words]
+    created_by: Mapped[Words]
     created_at: Mapped[CreatedAt]
     expires_at: Mapped[Moment]
     revoked_at: Mapped[Moment]
@@ -82,12 +90,33 @@ class ArtifactRow(Base):
     __tablename__ = "artifact"
     __table_args__ = (
         Index(None, "project_id", "kind", "name", unique=True),
+        Index(
+            "uq_artifact_skeleton",
+            "project_id",
+            "kind",
+            "skeleton",
+            unique=True,
+            postgresql_where=text("skeleton <> ''"),
+        ),
         Index(None, "project_id", "created_at", "id"),
+        Index(None, "project_id", "kind", "created_at", "id"),
+        Index("ix_artifact_search", "search", postgresql_using="gin"),
+        CheckConstraint("owner_kind in ('person', 'run', 'system')", name="owner_kind"),
+        CheckConstraint("job_access in ('none', 'overlay')", name="job_access"),
     )
     id: Mapped[OwnId]
     project_id: Mapped[ProjectId]
     kind: Mapped[str]
     name: Mapped[str]
+    # What the name looks like (NFKC, case and confusable characters folded): unique per kind.
+    skeleton: Mapped[Words]
+    # Who made it, and what jobs may do with it: a person's thing is read-only to them by default.
+    owner_kind: Mapped[str] = mapped_column(server_default=text("'person'"), default="person")
+    job_access: Mapped[str] = mapped_column(server_default=text("'none'"), default="none")
+    # Words of name, description, tags and newest content, for full-text search.
+    search: Mapped[Any] = mapped_column(
+        TSVECTOR, server_default=text("''::tsvector"), deferred=True
+    )
     description: Mapped[Words]
     tags: Mapped[list[str]] = mapped_column(JSONB, server_default=text("'[]'::jsonb"))
     last_version: Mapped[int] = mapped_column(server_default=text("0"))
@@ -119,6 +148,11 @@ class VersionRow(Base):
             ["project_id", "blob_digest"], [f"{SCHEMA}.blob.project_id", f"{SCHEMA}.blob.digest"]
         ),
         CheckConstraint("number >= 1", name="number"),
+        Index("ix_version_run", "run_id", postgresql_where=text("run_id is not null")),
+        CheckConstraint(
+            "origin in ('save', 'overlay', 'rebase', 'merge', 'copy', 'import', 'restore')",
+            name="origin",
+        ),
         CheckConstraint("author_kind in ('person', 'run', 'system')", name="author_kind"),
     )
     id: Mapped[OwnId]
@@ -132,14 +166,30 @@ class VersionRow(Base):
     author: Mapped[Words]
     reason: Mapped[Words]
     evidence: Mapped[Exact]
+    origin: Mapped[str] = mapped_column(server_default=text("'save'"), default="save")
+    # The person's version that a learned one (overlay, rebase) lies on; NULL for a base itself.
+    base_id: Mapped[Maybe] = mapped_column(ForeignKey(f"{SCHEMA}.version.id"))
+    # The evolution run that made it, whoever's name it carries.
+    run_id: Mapped[Maybe]
     created_at: Mapped[CreatedAt]
     deleted_at: Mapped[Moment]
+
+
+class VersionRolloutRow(Base):
+    """A rollout that a version was derived from, such as a demonstration's source."""
+
+    __tablename__ = "version_rollout"
+    __table_args__ = (Index(None, "rollout_id"),)
+    version_id: Mapped[Key] = mapped_column(ForeignKey(f"{SCHEMA}.version.id"))
+    rollout_id: Mapped[Key]
+    project_id: Mapped[ProjectId]
 
 
 class VersionParentRow(Base):
     """One edge of a version's ancestry."""
 
     __tablename__ = "version_parent"
+    __table_args__ = (Index(None, "parent_id"),)
     version_id: Mapped[Key] = mapped_column(ForeignKey(f"{SCHEMA}.version.id"))
     parent_id: Mapped[Key] = mapped_column(ForeignKey(f"{SCHEMA}.version.id"))
     project_id: Mapped[ProjectId]
@@ -161,12 +211,21 @@ class LabelRow(Base):
     """A movable pointer to a version. ``epoch`` grows with every move, so that an ETag changes."""
 
     __tablename__ = "label"
-    __table_args__ = (CheckConstraint("name !~ '^[0-9]+$'", name="not_digits"),)
+    __table_args__ = (
+        CheckConstraint("name !~ '^[0-9]+$'", name="not_digits"),
+        CheckConstraint(
+            "move_role in ('operator', 'approver', 'admin')",
+            name="move_role",
+        ),
+        Index(None, "version_id"),
+    )
     artifact_id: Mapped[Key] = mapped_column(ForeignKey(f"{SCHEMA}.artifact.id"))
     name: Mapped[str] = mapped_column(primary_key=True)
     project_id: Mapped[ProjectId]
     version_id: Mapped[Id] = mapped_column(ForeignKey(f"{SCHEMA}.version.id"))
     number: Mapped[int]
+    # The least role that may move it; above 'operator' the label is protected.
+    move_role: Mapped[str] = mapped_column(server_default=text("'operator'"), default="operator")
     protected: Mapped[bool] = mapped_column(server_default=text("false"))
     epoch: Mapped[int] = mapped_column(server_default=text("1"))
     moved_at: Mapped[CreatedAt]
@@ -176,7 +235,10 @@ class LabelEventRow(Base):
     """One move, creation or removal of a label, with its cause. Append-only."""
 
     __tablename__ = "label_event"
-    __table_args__ = (Index(None, "artifact_id", "label", "created_at"),)
+    __table_args__ = (
+        Index(None, "artifact_id", "label", "created_at"),
+        Index("ix_label_event_run", "run_id", postgresql_where=text("run_id is not null")),
+    )
     id: Mapped[OwnId]
     project_id: Mapped[ProjectId]
     artifact_id: Mapped[Id] = mapped_column(ForeignKey(f"{SCHEMA}.artifact.id"))
@@ -186,6 +248,8 @@ class LabelEventRow(Base):
     actor_kind: Mapped[str]
     actor: Mapped[Words]
     cause: Mapped[Words]
+    # The evolution run whose work the move put in force, whoever moved it.
+    run_id: Mapped[Maybe]
     created_at: Mapped[CreatedAt]
 
 

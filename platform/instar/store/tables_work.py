@@ -23,7 +23,9 @@ from instar.store.tables_base import (
 )
 
 __all__ = [
+    "AuditCheckpointRow",
     "AuditEventRow",
+    "AuditHeadRow",
     "BudgetRow",
     "IdempotencyKeyRow",
     "JobRow",
@@ -175,4 +177,30 @@ class AuditEventRow(Base):
     details: Mapped[Exact]
     previous_hash: Mapped[Words]
     hash: Mapped[Words]
+    # 1: linked by the application, without the moment; 2: by instar.append_audit, with it.
+    format: Mapped[int] = mapped_column(server_default=text("1"))
+    created_at: Mapped[CreatedAt]
+
+
+class AuditHeadRow(Base):
+    """The last link of one stream's chain; written by ``instar.append_audit`` alone."""
+
+    __tablename__ = "audit_head"
+    project_id: Mapped[str] = mapped_column(ForeignKey(f"{SCHEMA}.project.id"), primary_key=True)
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    seq: Mapped[Big]
+    hash: Mapped[Words]
+    at: Mapped[CreatedAt]
+
+
+class AuditCheckpointRow(Base):
+    """The heads of a project's streams at one moment, signed; a copy lies outside the database."""
+
+    __tablename__ = "audit_checkpoint"
+    project_id: Mapped[str] = mapped_column(ForeignKey(f"{SCHEMA}.project.id"), primary_key=True)
+    seq: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    document: Mapped[Exact] = mapped_column(nullable=False)
+    hash: Mapped[str]
+    key_id: Mapped[str]
+    signature: Mapped[str]
     created_at: Mapped[CreatedAt]

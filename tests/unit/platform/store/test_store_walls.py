@@ -27,6 +27,8 @@ def _tables(database: MigratedDatabase) -> list[str]:
             "select c.relname from pg_class c join pg_attribute a on a.attrelid = c.oid "
             "where c.relnamespace = 'instar'::regnamespace and c.relkind in ('r', 'p') "
             "and a.attname = 'project_id' and not a.attisdropped and not c.relispartition "
+            # Nobody's to read, whatever the project: see test_sessions_are_reached_by_functions.
+            "and c.relname <> 'session' "
             "order by 1"
         )
     ]
@@ -182,7 +184,8 @@ def test_the_application_may_insert_into_every_table_of_a_project(
         "has_table_privilege('instar_app', c.oid, 'insert') and (c.relname = 'sealed_task' "
         "or has_table_privilege('instar_app', c.oid, 'select'))) order by 1"
     )
-    assert may_not == [("alembic_version",), ("installation",)]
+    through_functions = {"audit_event", "audit_head", "session", "sign_in", "user"}
+    assert {row[0] for row in may_not} == {"alembic_version", "installation"} | through_functions
 
 
 def test_the_roles_are_what_the_design_says(database: MigratedDatabase) -> None:
