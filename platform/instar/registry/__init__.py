@@ -1,0 +1,1 @@
+"""Registry: every kind of artifact with the same verbs, over the store."""
