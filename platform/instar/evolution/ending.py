@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.evolution.book import open_book
 from instar.evolution.context import JobContext
+from instar.evolution.estimates import PLAIN
 from instar.evolution.facts import Ending, RunFacts
 from instar.evolution.journal import PostgresJournal
 from instar.evolution.recording import RecordingLab
@@ -45,7 +46,10 @@ async def end_run(
         await recorder.write()
         best = recorder.best() or ""
         result = _evidence(recorder, facts, best)
-    data: dict[str, JsonValue] = {"state": ending.state}
+    data: dict[str, JsonValue] = {
+        "state": ending.state,
+        PLAIN: ending.plain or ending.reason,
+    }
     await journal.tell(Event(kind="ended", message=ending.reason, data=data))
 
     async def write(session: AsyncSession) -> None:

@@ -24,10 +24,15 @@ OVER = frozenset({"succeeded", "no_improvement", "failed", "cancelled", "budget_
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ends: the terminal state and the reason in words."""
+    """How a run ends: the terminal state and the reason in words.
+
+    ``plain`` says it without what a sealed test estimated, for those who may not approve; empty
+    when the reason holds no estimate.
+    """
 
     state: RunState
     reason: str
+    plain: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.evolution.book import open_book
 from instar.evolution.context import JobContext
+from instar.evolution.estimates import plain_words
 from instar.evolution.facts import Ending, RunFacts
 from instar.evolution.journal import PostgresJournal
 from instar.evolution.promotion import promote
@@ -143,7 +144,7 @@ class Search:
         words = await self._words_of(best, verdict)
         if verdict != "accepted":
             named = "" if verdict == "no_improvement" else f"{verdict}: "
-            return Ending("no_improvement", f"{named}{words}")
+            return Ending("no_improvement", f"{named}{words}", plain_words(verdict))
         return await self._promote(words)
 
     async def _propose(
@@ -241,7 +242,7 @@ class Search:
         assert self._proposal_id is not None, "an accepted test belongs to a proposal"
         proposal = self._proposal_id
         if facts.rule != "auto":
-            return Ending("succeeded", f"{words} The proposal waits for a person.")
+            return _accepted(words, "The proposal waits for a person.")
         await self._phase("promotion", "The project's rule promotes accepted proposals.")
         by = Author("run", context.run_id)
 
@@ -255,13 +256,13 @@ class Search:
 
         made = await with_patience(attempt, self._journal.config.patience, "Promoting")
         if made is None:
-            return Ending(
-                "succeeded",
-                f"{words} The label {facts.label!r} has moved since, so the proposal is stale: "
-                "test it again.",
+            return _accepted(
+                words,
+                f"The label {facts.label!r} has moved since, so the proposal is stale: test it "
+                "again.",
             )
         self._promotion_id = made
-        return Ending("succeeded", f"{words} Promoted to {facts.label!r} by the project's rule.")
+        return _accepted(words, f"Promoted to {facts.label!r} by the project's rule.")
 
     async def _measured(self) -> dict[str, JsonValue]:
         """What a rollout of this run took so far, for the next quote."""
@@ -284,3 +285,8 @@ class Search:
                 "means": means,
             },
         }
+
+
+def _accepted(words: str, what_next: str) -> Ending:
+    plain = f"{plain_words('accepted')} {what_next}"
+    return Ending("succeeded", f"{words} {what_next}", plain)

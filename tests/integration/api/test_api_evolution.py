@@ -110,6 +110,7 @@ def test_a_night_from_quote_to_roll_back(night: Night) -> None:
     assert proposal["outcome"]["verdict"] == "accepted"
     assert "Better than the current version" in proposal["outcome"]["words"]
     assert night.production() == 1
+    _estimates_are_for_approvers(night, path, proposal)
     decide = f"/v1/proposals/{proposal['id']}/approve"
     assert night.api.client("member").post(decide, json={}).status_code == 403
     approved = night.admin.post(decide, json={"note": "looks right"})
@@ -124,6 +125,28 @@ def test_a_night_from_quote_to_roll_back(night: Night) -> None:
     assert (back.json()["state"], back.json()["cause"]) == ("rolled_back", "only a drill")
     assert night.production() == 1
     assert night.read(f"/v1/promotions/{promotion['id']}")["state"] == "rolled_back"
+
+
+def _estimates_are_for_approvers(night: Night, path: str, proposal: dict[str, Any]) -> None:
+    """Whoever may not approve reads the verdict, and no number of the sealed test, anywhere."""
+    operator = night.api.client("member")
+    outcome = proposal["outcome"]
+    shown = [
+        operator.get(one).text
+        for one in (
+            path,
+            "/v1/evolution/runs",
+            f"{path}/events?limit=200",
+            f"{path}/events/stream",
+            "/v1/proposals",
+            f"/v1/proposals/{proposal['id']}",
+        )
+    ]
+    assert '"accepted"' in shown[0] and '"outcome":null' in shown[-1]
+    known = night.admin.get("/v1/proposals").text
+    for estimate in (outcome["words"], f'"evidence":{json.dumps(outcome["evidence"])}'):
+        assert estimate in known
+        assert not any(estimate in text for text in shown), estimate
 
 
 def test_a_proposal_is_stale_once_the_label_has_moved(night: Night) -> None:

@@ -16,6 +16,7 @@ from instar.api.pages import After, Limit, Page
 from instar.api.problems import documented
 from instar.api.schemas import CandidateOut
 from instar.api.views import candidates_out
+from instar.api.visible import RunReader, visible_run
 from instar.evolution import service
 from instar.evolution.schemas import EvolutionSpec, RunEvent, RunStatus
 from instar_core.evolution import Quote
@@ -44,7 +45,7 @@ async def create_quote(spec: EvolutionSpec, caller: Operator) -> Quote:
 async def start_evolution_run(spec: EvolutionSpec, caller: Operator, key: Key = None) -> RunStatus:
     """Starts a run; a worker takes it up. The same idempotency key starts it once."""
     await check_rule(caller, spec)
-    return await service.start_run(
+    run = await service.start_run(
         caller.db,
         caller.project_id,
         spec,
@@ -52,6 +53,7 @@ async def start_evolution_run(spec: EvolutionSpec, caller: Operator, key: Key = 
         idempotency_key=key,
         settings=caller.service.settings,
     )
+    return visible_run(caller, run)
 
 
 @router.get("/runs")
@@ -62,13 +64,13 @@ async def list_evolution_runs(
     page = await service.list_runs(
         caller.db, caller.project_id, agent=agent, limit=limit, cursor=after
     )
-    return Page(data=page.items, next=page.next_cursor)
+    return Page(data=[visible_run(caller, run) for run in page.items], next=page.next_cursor)
 
 
 @router.get("/runs/{run_id}")
 async def read_evolution_run(run_id: UUID, caller: Viewer) -> RunStatus:
     """Where a run stands: phase, spend, scores, verdict."""
-    return await service.read_run(caller.db, caller.project_id, str(run_id))
+    return await RunReader(caller, str(run_id)).status()
 
 
 @router.get("/runs/{run_id}/candidates")
@@ -81,17 +83,15 @@ async def list_run_candidates(run_id: UUID, caller: Viewer) -> list[CandidateOut
 @router.post("/runs/{run_id}/cancel")
 async def cancel_evolution_run(run_id: UUID, caller: Operator) -> RunStatus:
     """Asks a run to stop; it ends as ``cancelled`` once its worker has seen it."""
-    return await service.cancel_run(
-        caller.db, caller.project_id, str(run_id), by=caller.author.name
-    )
+    run = await service.cancel_run(caller.db, caller.project_id, str(run_id), by=caller.author.name)
+    return visible_run(caller, run)
 
 
 @router.post("/runs/{run_id}/resume")
 async def resume_evolution_run(run_id: UUID, caller: Operator) -> RunStatus:
     """Queues a run again that is ``interrupted`` and that no worker would take up by itself."""
-    return await service.resume_run(
-        caller.db, caller.project_id, str(run_id), by=caller.author.name
-    )
+    run = await service.resume_run(caller.db, caller.project_id, str(run_id), by=caller.author.name)
+    return visible_run(caller, run)
 
 
 @router.get("/runs/{run_id}/events")
@@ -99,9 +99,7 @@ async def list_run_events(
     run_id: UUID, caller: Viewer, after: Seq = 0, limit: Limit = 200
 ) -> list[RunEvent]:
     """The run's events after a number, gap-free and in order."""
-    return await service.list_events(
-        caller.db, caller.project_id, str(run_id), after_seq=after, limit=limit
-    )
+    return await RunReader(caller, str(run_id)).events(after, limit)
 
 
 @router.get("/runs/{run_id}/events/stream", response_class=StreamingResponse, responses=STREAM)
@@ -109,12 +107,7 @@ async def stream_run_events(
     run_id: UUID, caller: Viewer, after: Seq = 0, last_event_id: LastId = None
 ) -> StreamingResponse:
     """The same events as server-sent events, from ``after`` or ``Last-Event-ID`` on, to the end."""
-    await service.read_run(caller.db, caller.project_id, str(run_id))
-    events = stream_events(
-        lambda seq: service.list_events(
-            caller.db, caller.project_id, str(run_id), after_seq=seq, limit=200
-        ),
-        lambda: service.read_run(caller.db, caller.project_id, str(run_id)),
-        first_seq(after, last_event_id),
-    )
+    reader = RunReader(caller, str(run_id))
+    await reader.status()
+    events = stream_events(reader.events, reader.status, first_seq(after, last_event_id))
     return StreamingResponse(events, media_type="text/event-stream", headers=UNBUFFERED)

@@ -12,6 +12,7 @@ from instar.api.idempotency import IdempotentRoute
 from instar.api.pages import After, Limit, Page
 from instar.api.problems import documented
 from instar.api.schemas import DecisionIn
+from instar.api.visible import visible_proposal
 from instar.evolution import service
 from instar.evolution.schemas import PromotionView, ProposalView
 from instar_core.evolution import ProposalState
@@ -39,13 +40,14 @@ async def list_proposals(
     page = await service.list_proposals(
         caller.db, caller.project_id, agent=agent, state=state, limit=limit, cursor=after
     )
-    return Page(data=page.items, next=page.next_cursor)
+    return Page(data=[visible_proposal(caller, one) for one in page.items], next=page.next_cursor)
 
 
 @router.get("/{proposal_id}")
 async def read_proposal(proposal_id: UUID, caller: Viewer) -> ProposalView:
     """One proposal with its evidence in words."""
-    return await service.read_proposal(caller.db, caller.project_id, str(proposal_id))
+    found = await service.read_proposal(caller.db, caller.project_id, str(proposal_id))
+    return visible_proposal(caller, found)
 
 
 @router.post("/{proposal_id}/approve")
