@@ -18,6 +18,7 @@ __all__ = [
     "EnvironmentFault",
     "InfrastructureError",
     "InstarError",
+    "InvalidContent",
     "LabMisuse",
     "LeaseLost",
     "ModelError",
@@ -69,6 +70,12 @@ class UserError(InstarError):
     """A mistake in what a person asked for; nothing was changed."""
 
     code = "invalid"
+
+
+class InvalidContent(UserError):
+    """A content or a name is not what its kind takes, or exceeds a limit; nothing was stored."""
+
+    code = "validation"
 
 
 class NotFoundError(UserError):
