@@ -11,9 +11,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AliasChoices, BaseModel, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from instar.redaction import MASK, is_secret_variable, redact_text
 from instar_core.errors import UserError
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "EngineSettings",
     "ModelPrice",
     "ModelSettings",
+    "SecretsSettings",
     "Settings",
     "WorkerSettings",
     "load_settings",
@@ -133,6 +135,25 @@ class WorkerSettings(BaseModel):
     )
 
 
+class SecretsSettings(BaseModel):
+    """Where the keys are that secrets are encrypted with; never in the database."""
+
+    key_file: Path | None = Field(
+        default=None,
+        description="file with the keyring (JSON, readable by its owner alone); "
+        "<data_dir>/secrets.keys when empty",
+    )
+    keys: SecretStr = Field(
+        default=SecretStr(""),
+        description="keys instead of a file: base64 of 32 bytes each, separated by commas; the "
+        "first one encrypts, all of them decrypt",
+    )
+    abandon: str = Field(
+        default="",
+        description="id of a key that is lost for good: the next start deletes what only it opens",
+    )
+
+
 class EmbeddedSettings(BaseModel):
     """What `instar up` starts and how it keeps its files."""
 
@@ -180,6 +201,9 @@ class Settings(BaseSettings):
         default_factory=ModelSettings, description="model providers, prices, retries"
     )
     worker: WorkerSettings = Field(default_factory=WorkerSettings, description="background worker")
+    secrets: SecretsSettings = Field(
+        default_factory=SecretsSettings, description="keys of the encrypted secrets"
+    )
     embedded: EmbeddedSettings = Field(
         default_factory=EmbeddedSettings, description="supervisor of `instar up`"
     )
@@ -196,11 +220,17 @@ def load_settings() -> Settings:
         return Settings()
     except ValidationError as error:
         wrong = "; ".join(
-            f"INSTAR_{'__'.join(str(part) for part in item['loc']).upper()}={item['input']!r}: "
-            f"{item['msg']}"
+            _wrong("__".join(str(part) for part in item["loc"]).upper(), item["input"])
+            + redact_text(f": {item['msg']}")
             for item in error.errors()
         )
         raise UserError(
             f"settings are wrong: {wrong}.",
             remedy="Correct or unset these environment variables.",
         ) from error
+
+
+def _wrong(name: str, value: object) -> str:
+    """A variable with its wrong value, which is not shown where it may be a secret."""
+    shown = MASK if is_secret_variable(name) else redact_text(repr(value))
+    return f"INSTAR_{name}={shown}"

@@ -1,0 +1,173 @@
+"""Masking: known values and whatever looks like a credential are replaced in texts and structures.
+
+Known values are found by their first characters in a table, so that a line costs the same whether
+ten secrets are known or ten thousand.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from instar.redaction.encodings import SHORTEST, forms_of
+from instar.redaction.names import MASK, is_secret_name, is_secret_variable
+
+__all__ = ["mask_known", "redact", "redact_text", "register_secret"]
+
+_OWN_KEY = re.compile(r"\binstar_[A-Za-z0-9_-]{40,}")
+_SHAPES = (
+    (re.compile(r"(?i)(://[^/\s:@]*:)[^@/\s]+(@)"), rf"\1{MASK}\2"),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), rf"\1 {MASK}"),
+    (
+        re.compile(r"\b(sk|pk|rk|ghp|gho|glpat|xox[abprs]|hf|AIza|AKIA)[-_]?[A-Za-z0-9_-]{16,}"),
+        MASK,
+    ),
+    (_OWN_KEY, MASK),
+    (
+        # A reference to a secret (`${secret:…}`) is no secret.
+        re.compile(
+            r"(?i)((?<!\$\{)(?:api[-_]?key|secret|password|access[-_]?token)[\w-]*"
+            r"[\"']?\s*[=:]\s*[\"']?)(?!\$\{secret:)[^\s\"',;&}]{4,}"
+        ),
+        rf"\1{MASK}",
+    ),
+)
+_USERINFO = re.compile(r"://[^/\s:@]*:([^@/\s]+)@")
+
+
+class _Table:
+    """Known forms by their first characters; within one start the longest first."""
+
+    def __init__(self, forms: Iterable[str]) -> None:
+        self.by_start: dict[str, tuple[str, ...]] = {}
+        starts: dict[str, set[str]] = {}
+        for form in forms:
+            starts.setdefault(form[:SHORTEST], set()).add(form)
+        for start, found in starts.items():
+            self.by_start[start] = tuple(sorted(found, key=lambda form: (-len(form), form)))
+
+    def mask(self, text: str) -> str:
+        """The text with every known form masked; overlapping ones as one."""
+        spans: list[tuple[int, int]] = []
+        by_start = self.by_start
+        for place in range(len(text) - SHORTEST + 1):
+            found = by_start.get(text[place : place + SHORTEST])
+            if found is None:
+                continue
+            for form in found:
+                if text.startswith(form, place):
+                    end = place + len(form)
+                    if spans and place < spans[-1][1]:
+                        spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+                    else:
+                        spans.append((place, end))
+                    break
+        if not spans:
+            return text
+        parts, last = [], 0
+        for begin, end in spans:
+            parts += [text[last:begin], MASK]
+            last = end
+        return "".join([*parts, text[last:]])
+
+
+class _Known:
+    """What this process knows to be secret: registered values and those of its environment."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._registered: set[str] = set()
+        self._environment: frozenset[str] = frozenset()
+        self._table: _Table | None = None
+
+    def add(self, value: str) -> None:
+        with self._lock:
+            if value not in self._registered:
+                self._registered.add(value)
+                self._table = None
+
+    def table(self) -> _Table:
+        found = _environment_values()
+        with self._lock:
+            if self._table is None or found != self._environment:
+                self._environment = found
+                values = self._registered | found
+                self._table = _Table(form for value in values for form in forms_of(value))
+            return self._table
+
+
+_known = _Known()
+
+
+def _environment_values() -> frozenset[str]:
+    """Values of secret variables, and passwords inside the addresses that others hold."""
+    found = set()
+    for name, value in os.environ.items():
+        if len(value) < SHORTEST:
+            continue
+        if is_secret_variable(name) and not value.isspace():
+            found.add(value)
+        if "://" in value and "@" in value:
+            found.update(one for one in _USERINFO.findall(value) if len(one) >= SHORTEST)
+    return frozenset(found)
+
+
+def register_secret(value: str) -> None:
+    """Makes a value known as secret in this process, whatever text it appears in later.
+
+    Values shorter than six characters are not taken: they would mask ordinary words.
+    """
+    if len(value) >= SHORTEST:
+        _known.add(value)
+
+
+def mask_known(text: str) -> str:
+    """The text with every known secret masked, also encoded; what merely looks secret stays.
+
+    For content that must otherwise stay as it is: results of tools, answers that are kept.
+    """
+    return _OWN_KEY.sub(MASK, _known.table().mask(text))
+
+
+def redact_text(text: str) -> str:
+    """The text with every known secret, and whatever looks like one, replaced by a mask."""
+    return _redact_text(text, _known.table())
+
+
+def _redact_text(text: str, table: _Table) -> str:
+    text = table.mask(text)
+    for pattern, replacement in _SHAPES:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def redact(value: Any) -> Any:
+    """The same structure with secrets masked: whole values under secret names, and inside texts.
+
+    Args:
+        value: Mappings, sequences, texts and scalars, nested as they like.
+
+    Returns:
+        A copy; the argument is not changed.
+    """
+    return _redact(value, _known.table())
+
+
+def _redact(value: Any, table: _Table) -> Any:
+    if isinstance(value, str):
+        return _redact_text(value, table)
+    if isinstance(value, Mapping):
+        return {
+            (_redact_text(key, table) if isinstance(key, str) else key): MASK
+            if is_secret_name(str(key)) and item not in (None, "")
+            else _redact(item, table)
+            for key, item in value.items()
+        }
+    if isinstance(value, bytes | bytearray):
+        return value
+    if isinstance(value, Sequence):
+        return [_redact(item, table) for item in value]
+    return value
