@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from instar.store.tables_access import (
+    LoginFailureRow,
     RoleBindingRow,
     SecretRow,
     SessionRow,
@@ -38,6 +39,7 @@ from instar.store.tables_evolution import (
     SealedTestRow,
     SealedUseRow,
 )
+from instar.store.tables_history import OverlayConflictRow
 from instar.store.tables_rollouts import (
     MessageRow,
     ModelCallRow,
@@ -79,10 +81,12 @@ __all__ = [
     "JobRow",
     "LabelEventRow",
     "LabelRow",
+    "LoginFailureRow",
     "McpServerRow",
     "MessageRow",
     "ModelCallRow",
     "OutboxRow",
+    "OverlayConflictRow",
     "PriceRow",
     "ProjectRow",
     "PromotionRow",

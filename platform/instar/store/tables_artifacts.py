@@ -66,6 +66,9 @@ class ApiKeyRow(Base):
     """An API key: only its hash is kept; ``prefix`` is shown so that people recognise it."""
 
     __tablename__ = "api_key"
+    __table_args__ = (
+        CheckConstraint("role in ('viewer', 'operator', 'approver', 'admin')", name="role"),
+    )
     id: Mapped[OwnId]
     project_id: Mapped[ProjectId]
     name: Mapped[str]
@@ -149,6 +152,7 @@ class VersionRow(Base):
         ),
         CheckConstraint("number >= 1", name="number"),
         Index("ix_version_run", "run_id", postgresql_where=text("run_id is not null")),
+        Index("ix_version_base", "base_id", postgresql_where=text("base_id is not null")),
         CheckConstraint(
             "origin in ('save', 'overlay', 'rebase', 'merge', 'copy', 'import', 'restore')",
             name="origin",

@@ -137,7 +137,10 @@ class EvaluationRow(Base):
     """A candidate's scores on one split, as of one moment of a run."""
 
     __tablename__ = "evaluation"
-    __table_args__ = (Index(None, "run_id", "candidate_digest", "split"),)
+    __table_args__ = (
+        Index(None, "run_id", "candidate_digest", "split"),
+        Index("ix_evaluation_candidate", "project_id", "candidate_digest"),
+    )
     id: Mapped[OwnId]
     project_id: Mapped[ProjectId]
     run_id: Mapped[Maybe] = mapped_column(ForeignKey(f"{SCHEMA}.evolution_run.id"))
@@ -227,6 +230,8 @@ class ProposalRow(Base):
     __tablename__ = "proposal"
     __table_args__ = (
         Index(None, "project_id", "created_at", "id"),
+        Index(None, "run_id"),
+        Index(None, "agent_version_id"),
         CheckConstraint(
             "state in ('testing', 'waiting', 'stale', 'approved', 'rejected', 'withdrawn')",
             name="state",

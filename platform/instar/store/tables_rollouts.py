@@ -99,6 +99,7 @@ class RolloutRow(Base):
     __tablename__ = "rollout"
     __table_args__ = (
         Index(None, "run_id", "candidate_digest"),
+        Index("ix_rollout_candidate", "project_id", "candidate_digest"),
         Index(None, "project_id", "created_at", "id"),
         {"postgresql_partition_by": "RANGE (id)"},
     )

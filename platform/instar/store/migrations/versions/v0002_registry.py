@@ -26,6 +26,7 @@ def _execute(name: str) -> None:
 def upgrade() -> None:
     """Adds tables and columns, then the functions of each area, then moves old rows over."""
     _execute("v0002_tables.sql")
+    _execute("v0002_history.sql")
     _execute("v0002_security.sql")
     # A definer function runs with its owner's rights, so each is created by the role that owns it.
     op.execute("grant create on schema instar to instar_definer")
