@@ -97,6 +97,11 @@ class Kind(Protocol):
         """The words by which it is found."""
         ...
 
+    def problems(self, name: str, content: JsonValue) -> tuple[str, ...]:
+        """What a strict reader would object to in a content that :meth:`check` accepts; each in
+        words. Empty for kinds whose check is strict already."""
+        ...
+
     def components(self, content: JsonValue) -> tuple[TrainableComponent, ...]:
         """Its parts that may be trained, with owners and budgets; empty where none is."""
         ...

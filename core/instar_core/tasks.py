@@ -6,16 +6,18 @@ and on the sealed split one group gives one pair per proposal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
 from pydantic import Field
 
-from instar_core.base import Frozen, JsonValue, content_hash
+from instar_core.base import Frozen, JsonValue, content_hash, short
+from instar_core.errors import UserError
 from instar_core.messages import ToolCall
 
-__all__ = ["Split", "Splits", "Task", "VerifierSpec"]
+__all__ = ["Split", "Splits", "Task", "VerifierSpec", "check_tasks"]
 
 Split = Literal["train", "validation", "sealed"]
 
@@ -61,3 +63,27 @@ class Splits(Frozen):
     def by_id(self) -> Mapping[str, Task]:
         """Task id → task, over both splits."""
         return {task.id: task for task in (*self.train, *self.validation)}
+
+
+def check_tasks(tasks: Sequence[Task]) -> None:
+    """Refuses tasks that cannot be one set.
+
+    Raises:
+        UserError: If there are none, two share an id, or a group is in two splits.
+    """
+    if not tasks:
+        raise UserError("a task set needs at least one task.")
+    name, count = Counter(task.id for task in tasks).most_common(1)[0]
+    if count > 1:
+        raise UserError(
+            f"{count} tasks have the id {short(name)!r}.", remedy="Give every task its own id."
+        )
+    split_of: dict[str, Split] = {}
+    for task in tasks:
+        first = split_of.setdefault(task.group, task.split)
+        if first != task.split:
+            raise UserError(
+                f"the group {short(task.group)!r} is in two splits, {first} and {task.split} "
+                f"(task {short(task.id)!r}).",
+                remedy="Keep every group in one split; else the sealed split tests what was seen.",
+            )

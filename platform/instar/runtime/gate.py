@@ -10,9 +10,9 @@ from typing import Protocol
 
 from instar.models.litellm_client import INVALID_ARGUMENTS
 from instar.runtime.tools.listing import Catalogue, ToolEntry
-from instar.runtime.tools.schemas import argument_problem
 from instar_core.base import Frozen, short
 from instar_core.candidates import Candidate
+from instar_core.json_schema import argument_problem
 from instar_core.messages import ToolCall
 
 __all__ = ["DefaultGate", "Gate", "GateDecision", "examine"]

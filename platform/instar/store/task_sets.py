@@ -7,7 +7,6 @@ splits, groups and digests, so nothing sealed is in it either.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast, get_args
 
@@ -25,9 +24,9 @@ from instar.store.artifacts import (
 )
 from instar.store.audit import Author
 from instar.store.tables import SealedTaskRow, TaskRow
-from instar_core.base import JsonValue, short
-from instar_core.errors import PermissionDenied, UserError
-from instar_core.tasks import Split, Splits, Task
+from instar_core.base import JsonValue
+from instar_core.errors import PermissionDenied
+from instar_core.tasks import Split, Splits, Task, check_tasks
 
 __all__ = [
     "TASK_SET",
@@ -85,7 +84,7 @@ async def create_task_set(
     Raises:
         UserError: If there are none, two share an id, or a group is in two splits.
     """
-    _check(tasks)
+    check_tasks(tasks)
     manifest: JsonValue = {
         "format": 1,
         "tasks": [
@@ -200,22 +199,3 @@ async def read_splits(session: AsyncSession, version_id: str) -> Splits:
         train=tuple(await read_tasks(session, version_id, "train")),
         validation=tuple(await read_tasks(session, version_id, "validation")),
     )
-
-
-def _check(tasks: Sequence[Task]) -> None:
-    if not tasks:
-        raise UserError("a task set needs at least one task.")
-    name, count = Counter(task.id for task in tasks).most_common(1)[0]
-    if count > 1:
-        raise UserError(
-            f"{count} tasks have the id {short(name)!r}.", remedy="Give every task its own id."
-        )
-    split_of: dict[str, Split] = {}
-    for task in tasks:
-        first = split_of.setdefault(task.group, task.split)
-        if first != task.split:
-            raise UserError(
-                f"the group {short(task.group)!r} is in two splits, {first} and {task.split} "
-                f"(task {short(task.id)!r}).",
-                remedy="Keep every group in one split; else the sealed split tests what was seen.",
-            )

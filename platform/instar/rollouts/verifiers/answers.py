@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from instar.rollouts.verifiers.base import quoted, read_config, score
-from instar.runtime.tools.schemas import schema_problem
 from instar_core.base import Frozen, JsonValue, short
 from instar_core.errors import VerifierError
+from instar_core.json_schema import schema_problem
 from instar_core.rollouts import Score, Trajectory
 from instar_core.tasks import Task
 

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from instar.runtime.tools.naming import exposed_names
 from instar.runtime.tools.results import ToolResult
-from instar.runtime.tools.schemas import canonical_schema, schema_problem
 from instar_core.base import JsonValue
 from instar_core.candidates import ToolServer
 from instar_core.errors import UserError
+from instar_core.json_schema import canonical_schema, schema_problem
 from instar_core.messages import ToolDefinition
 
 __all__ = ["Catalogue", "Listing", "ListedTool", "ToolEntry", "ToolHost", "check_listing"]

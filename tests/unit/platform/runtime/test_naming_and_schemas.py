@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from instar.runtime.tools.listing import Catalogue, ListedTool, Listing, check_listing
 from instar.runtime.tools.naming import exposed_names
 from instar.runtime.tools.results import cap_text
-from instar.runtime.tools.schemas import argument_problem, canonical_schema, schema_problem
 from instar_core.candidates import ToolServer
 from instar_core.errors import UserError
+from instar_core.json_schema import argument_problem, canonical_schema, schema_problem
 
 RULE = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
 
