@@ -19,6 +19,7 @@ from instar_core.errors import UserError
 
 __all__ = [
     "ApiSettings",
+    "AuditSettings",
     "EmbeddedSettings",
     "EngineSettings",
     "ModelPrice",
@@ -64,6 +65,54 @@ class ApiSettings(BaseModel):
 
     host: str = Field(default="127.0.0.1", description="address the API binds to")
     port: int = Field(default=8321, ge=1, le=65535, description="TCP port of the API")
+    allowed_hosts: list[str] = Field(
+        default_factory=list,
+        description="names under which people reach the API, as JSON (['instar.example.org']); "
+        "loopback and the address it binds to are always allowed",
+    )
+
+
+class OidcSettings(BaseModel):
+    """Sign-in at an identity provider (OpenID Connect); off while ``issuer`` is empty."""
+
+    issuer: str = Field(default="", description="the provider's issuer address")
+    client_id: str = Field(default="", description="what the provider calls this service")
+    client_secret_env: str = Field(
+        default="INSTAR_OIDC_CLIENT_SECRET",
+        description="variable that holds the client secret; unset for a public client",
+    )
+    scopes: list[str] = Field(
+        default_factory=lambda: ["openid", "email", "profile"], description="asked for, as JSON"
+    )
+    redirect_uri: str = Field(
+        default="",
+        description="this service's address as registered there, ending in /v1/auth/oidc/callback",
+    )
+    allowed_domains: list[str] = Field(
+        default_factory=list,
+        description="mail domains that may sign in, as JSON; all that the provider vouches for "
+        "when empty",
+    )
+    groups_claim: str = Field(default="groups", description="claim that lists a person's groups")
+    role_map: dict[str, dict[str, str]] = Field(
+        default_factory=dict,
+        description="group → project → role, as JSON; '*' stands for everybody. Such roles are set "
+        "anew at each sign-in",
+    )
+
+
+class AuthSettings(BaseModel):
+    """Sessions of people, and where they sign in."""
+
+    session_idle_s: float = Field(
+        default=12 * 3600.0, ge=120, description="seconds after which an unused session ends"
+    )
+    session_max_s: float = Field(
+        default=7 * 86400.0, ge=120, description="seconds after which any session ends"
+    )
+    oidc: OidcSettings = Field(
+        default_factory=OidcSettings, description="sign-in at an identity provider"
+    )
 
 
 class EngineSettings(BaseModel):
@@ -154,6 +203,24 @@ class SecretsSettings(BaseModel):
     )
 
 
+class AuditSettings(BaseModel):
+    """How the audit chain is sealed."""
+
+    checkpoint_s: float = Field(
+        default=60.0, gt=0, description="seconds between signed checkpoints, while anything happens"
+    )
+    dir: Path | None = Field(
+        default=None,
+        description="folder of the checkpoints' copies outside the database; 'audit' in the data "
+        "directory when unset. Better on another disk or machine",
+    )
+    signing_key_file: Path | None = Field(
+        default=None,
+        description="file of the private key that signs checkpoints; 'audit_signing.key' in the "
+        "data directory when unset",
+    )
+
+
 class EmbeddedSettings(BaseModel):
     """What `instar up` starts and how it keeps its files."""
 
@@ -196,6 +263,7 @@ class Settings(BaseSettings):
     )
     project: str = Field(default="default", description="project name the CLI works in")
     api: ApiSettings = Field(default_factory=ApiSettings, description="where the API listens")
+    auth: AuthSettings = Field(default_factory=AuthSettings, description="people's sessions")
     engine: EngineSettings = Field(default_factory=EngineSettings, description="local model engine")
     models: ModelSettings = Field(
         default_factory=ModelSettings, description="model providers, prices, retries"
@@ -203,6 +271,9 @@ class Settings(BaseSettings):
     worker: WorkerSettings = Field(default_factory=WorkerSettings, description="background worker")
     secrets: SecretsSettings = Field(
         default_factory=SecretsSettings, description="keys of the encrypted secrets"
+    )
+    audit: AuditSettings = Field(
+        default_factory=AuditSettings, description="the audit chain's checkpoints"
     )
     embedded: EmbeddedSettings = Field(
         default_factory=EmbeddedSettings, description="supervisor of `instar up`"

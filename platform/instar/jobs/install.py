@@ -105,7 +105,7 @@ async def _ensure_key(db: Database, project_id: str, path: Path) -> None:
         for row in await projects.list_api_keys(session, project_id):
             if row.name == _KEY_NAME and row.revoked_at is None:
                 await projects.revoke_api_key(session, project_id, row.id, _AUTHOR)
-        new = projects.NewKey(name=_KEY_NAME, role="admin")
+        new = projects.NewKey(name=_KEY_NAME, role="admin", instance=True)
         created = await projects.create_api_key(session, project_id, new, _AUTHOR)
     private_write(path, created.key + "\n")
 

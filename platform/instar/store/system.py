@@ -7,6 +7,7 @@ it returns is enough to open a transaction of the right project, and nothing els
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import text
@@ -23,6 +24,7 @@ __all__ = [
     "ensure_partitions",
     "find_api_key",
     "find_project",
+    "has_credential",
     "list_due_jobs",
     "list_projects",
     "pull_outbox",
@@ -64,11 +66,15 @@ class OutboxItem(NamedTuple):
 
 
 class KeyOwner(NamedTuple):
-    """Whom an API key belongs to."""
+    """Whom an API key belongs to, and what it may do."""
 
     project_id: str
     key_id: str
     role: str
+    scopes: tuple[str, ...] = ()
+    instance: bool = False
+    agent: str = ""
+    expires_at: datetime | None = None
 
 
 async def find_project(session: AsyncSession, name: str) -> str | None:
@@ -84,14 +90,34 @@ async def list_projects(session: AsyncSession) -> list[str]:
 
 
 async def find_api_key(session: AsyncSession, key_hash: str) -> KeyOwner | None:
-    """Whom a live API key belongs to; ``None`` if it is unknown, revoked or expired."""
+    """Whom a live API key belongs to; ``None`` if it is unknown, revoked or expired, or its project
+    was archived. Notes the use, at most once a minute."""
     row = (
         await session.execute(
-            text("select project_id, key_id, role from instar.find_api_key(:hash)"),
+            text(
+                "select project_id, key_id, role, scopes, instance, agent, expires_at "
+                "from instar.find_api_key(:hash)"
+            ),
             {"hash": key_hash},
         )
     ).first()
-    return None if row is None else KeyOwner(str(row[0]), str(row[1]), str(row[2]))
+    if row is None:
+        return None
+    scopes = tuple(str(scope) for scope in row.scopes)
+    return KeyOwner(
+        str(row.project_id),
+        str(row.key_id),
+        str(row.role),
+        scopes,
+        bool(row.instance),
+        str(row.agent),
+        row.expires_at,
+    )
+
+
+async def has_credential(session: AsyncSession) -> bool:
+    """Whether anybody can be told from anybody else: a key works, or a person can sign in."""
+    return bool(await session.scalar(text("select instar.has_credential()")))
 
 
 async def claim_job(

@@ -20,7 +20,7 @@ from instar.store.tables_base import (
     Words,
 )
 
-__all__ = ["RoleBindingRow", "SecretRow", "SessionRow", "SignInRow", "UserRow"]
+__all__ = ["LoginFailureRow", "RoleBindingRow", "SecretRow", "SessionRow", "SignInRow", "UserRow"]
 
 
 class UserRow(Base):
@@ -45,10 +45,20 @@ class UserRow(Base):
     subject: Mapped[Words]
     # May create projects and users.
     instance: Mapped[bool] = mapped_column(server_default=text("false"), default=False)
-    failures: Mapped[int] = mapped_column(server_default=text("0"), default=0)
-    locked_until: Mapped[Moment]
     created_at: Mapped[CreatedAt]
     disabled_at: Mapped[Moment]
+
+
+class LoginFailureRow(Base):
+    """Failed attempts at one address, known or not: the throttle tells nobody which exist."""
+
+    __tablename__ = "login_failure"
+    __table_args__ = (Index(None, "at"),)
+    # sha256 of the address in lower case.
+    key: Mapped[str] = mapped_column(primary_key=True)
+    failures: Mapped[int] = mapped_column(server_default=text("0"), default=0)
+    at: Mapped[CreatedAt]
+    locked_until: Mapped[Moment]
 
 
 class RoleBindingRow(Base):

@@ -254,6 +254,8 @@ class LabelEventRow(Base):
     cause: Mapped[Words]
     # The evolution run whose work the move put in force, whoever moved it.
     run_id: Mapped[Maybe]
+    # Of a move that an import brought: who made it elsewhere, when, and as part of which run.
+    imported: Mapped[Exact]
     created_at: Mapped[CreatedAt]
 
 

@@ -20,7 +20,7 @@ from instar.store.audit import SYSTEM
 from instar.store.projects import NewKey, create_api_key, create_project
 from instar.store.session import Database
 
-ROLES = ("admin", "member", "reader")
+ROLES = ("admin", "approver", "operator", "viewer")
 
 
 @dataclass
@@ -34,7 +34,7 @@ class LiveApi:
     clients: list[httpx.Client] = field(default_factory=list)
 
     def client(self, role: str = "admin", **headers: str) -> httpx.Client:
-        """A client with the key of a role (``admin``, ``member``, ``reader``, ``other``)."""
+        """A client with the key of a role (``admin``, ``approver``, ``operator``, ``viewer``, ``other``)."""
         made = httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {self.keys[role]}", **headers},

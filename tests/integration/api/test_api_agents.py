@@ -140,7 +140,7 @@ def test_s7_s7b_every_change_of_what_is_resolved_changes_its_etag(
 
 
 def test_s9_parallel_saves_give_consecutive_versions(api: Any) -> None:
-    clients = [api.client("member") for _ in range(8)]
+    clients = [api.client("operator") for _ in range(8)]
 
     def save(number: int) -> int:
         answer = clients[number].post(
@@ -177,7 +177,7 @@ def test_a_component_with_a_slash_in_its_name_is_read_and_compared(
 
 
 def test_lists_are_paged_by_key(api: Any) -> None:
-    client = api.client("member")
+    client = api.client("operator")
     for number in range(5):
         client.post(f"/v1/artifacts/prompt/p{number}/versions", json={"content": "x"})
     names: list[str] = []
@@ -207,7 +207,7 @@ def test_a_failed_model_is_a_502_and_the_run_is_kept(api: Any, agent_body: Any) 
 
 
 def test_protected_labels_take_an_admin(api: Any, agent_body: Any) -> None:
-    admin, member = api.client("admin"), api.client("member")
+    admin, member = api.client("admin"), api.client("operator")
     admin.post("/v1/agents", json=agent_body(label="production"))
     member.post("/v1/agents", json=agent_body(version="two"))
     url = "/v1/artifacts/agent/desk/labels/production"
@@ -230,7 +230,7 @@ def test_a_label_goes_back_to_where_it_was(api: Any, agent_body: Any) -> None:
 
 
 def test_s101b_s109_servers_take_an_admin_and_hide_their_environment(api: Any) -> None:
-    admin, member = api.client("admin"), api.client("member")
+    admin, member = api.client("admin"), api.client("operator")
     config = {
         "name": "desk",
         "command": "{python}",
@@ -290,7 +290,7 @@ def test_a_run_calls_the_tools_of_a_registered_mcp_server(
 def test_the_project_has_a_rule_that_an_admin_sets(api: Any) -> None:
     admin = api.client("admin")
     assert admin.get("/v1/project").json()["promotion"] == "ask"
-    assert api.client("member").put("/v1/project", json={"promotion": "auto"}).status_code == 403
+    assert api.client("operator").put("/v1/project", json={"promotion": "auto"}).status_code == 403
     assert admin.put("/v1/project", json={"promotion": "auto"}).json()["promotion"] == "auto"
     assert admin.get("/v1/project").json()["promotion"] == "auto"
     assert api.client("other").get("/v1/project").json() == {

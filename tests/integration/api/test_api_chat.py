@@ -17,7 +17,7 @@ def client(api: Any, agent_body: Any) -> Any:
     admin = api.client("admin")
     admin.post("/v1/agents", json=agent_body(label="production")).raise_for_status()
     admin.post("/v1/agents", json=agent_body(version="two")).raise_for_status()
-    made = openai.OpenAI(base_url=f"{api.url}/v1", api_key=api.keys["member"], max_retries=0)
+    made = openai.OpenAI(base_url=f"{api.url}/v1", api_key=api.keys["operator"], max_retries=0)
     yield made
     made.close()
 
@@ -81,7 +81,7 @@ def test_s92_usage_comes_once_in_the_last_chunk_when_asked_for(client: Any) -> N
 
 def test_s88_s91_the_raw_stream_ends_with_done_and_is_not_buffered(api: Any, client: Any) -> None:
     body = {"model": "agent/desk", "messages": user("hello"), "stream": True}
-    with api.client("member").stream("POST", "/v1/chat/completions", json=body) as answer:
+    with api.client("operator").stream("POST", "/v1/chat/completions", json=body) as answer:
         assert answer.headers["x-accel-buffering"] == "no"
         assert answer.headers["cache-control"] == "no-cache"
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -103,7 +103,7 @@ def test_s89_a_comment_keeps_the_stream_open_while_the_agent_works(
     slow["harness"]["model"] = "scripted/slow"
     api.client("admin").post("/v1/agents", json=slow).raise_for_status()
     body = {"model": "agent/slow", "messages": user("hello"), "stream": True}
-    with api.client("member").stream("POST", "/v1/chat/completions", json=body) as answer:
+    with api.client("operator").stream("POST", "/v1/chat/completions", json=body) as answer:
         lines = list(answer.iter_lines())
     assert sum(line.startswith(":") for line in lines) >= 1
     assert lines.count("data: [DONE]") == 1
@@ -130,14 +130,14 @@ def test_errors_are_those_the_official_client_knows(client: Any, api: Any) -> No
     stranger = openai.OpenAI(base_url=f"{api.url}/v1", api_key="instar_wrong", max_retries=0)
     with stranger, pytest.raises(openai.AuthenticationError):
         stranger.models.list()
-    reader = openai.OpenAI(base_url=f"{api.url}/v1", api_key=api.keys["reader"], max_retries=0)
+    reader = openai.OpenAI(base_url=f"{api.url}/v1", api_key=api.keys["viewer"], max_retries=0)
     with reader, pytest.raises(openai.PermissionDeniedError):
         reader.chat.completions.create(model="agent/desk", messages=user("hello"))
 
 
 def test_a_failure_in_mid_stream_is_told_in_the_stream(api: Any, client: Any) -> None:
     body = {"model": "agent/desk", "messages": user("fail please"), "stream": True}
-    with api.client("member").stream("POST", "/v1/chat/completions", json=body) as answer:
+    with api.client("operator").stream("POST", "/v1/chat/completions", json=body) as answer:
         lines = [line for line in answer.iter_lines() if line.startswith("data: ")]
     assert json.loads(lines[0].removeprefix("data: "))["error"]["code"] == "model"
     assert lines[-1] == "data: [DONE]"

@@ -81,7 +81,7 @@ def test_a33_ids_of_another_project_are_404_on_every_route(api: Any, agent_body:
 
 
 def test_a_key_that_may_read_can_write_nothing(api: Any) -> None:
-    reader, member = api.client("reader"), api.client("member")
+    reader, member = api.client("viewer"), api.client("operator")
     written = [(method, path) for method, path in routes(api) if method != "get"]
     assert len(written) > 10
     for method, path in written:
@@ -96,7 +96,7 @@ def test_a_key_that_may_read_can_write_nothing(api: Any) -> None:
 
 def test_only_who_may_approve_starts_a_run_that_promotes_by_itself(api: Any) -> None:
     spec = {"agent": "none", "task_set": "none", "promotion": "auto"}
-    member, admin = api.client("member"), api.client("admin")
+    member, admin = api.client("operator"), api.client("admin")
     refused = member.post("/v1/evolution/runs", json=spec)
     assert refused.status_code == 403 and "asks a person" in refused.json()["detail"]
     # Whoever may approve gets as far as the agent that does not exist.
@@ -119,7 +119,7 @@ def test_errors_are_problems_with_a_stable_type_and_a_remedy(api: Any) -> None:
         (client.get("/v1/runs/7"), 422, "validation"),
         (client.get("/v1/agents?limit=0"), 422, "validation"),
         (client.post("/v1/artifacts/agent/x/versions", json={"content": 1}), 400, "invalid"),
-        (api.client("reader").post("/v1/agents", json={}), 403, "forbidden"),
+        (api.client("viewer").post("/v1/agents", json={}), 403, "forbidden"),
     ]
     for answer, status, code in cases:
         assert answer.status_code == status, answer.text

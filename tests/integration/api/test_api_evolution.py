@@ -112,7 +112,7 @@ def test_a_night_from_quote_to_roll_back(night: Night) -> None:
     assert night.production() == 1
     _estimates_are_for_approvers(night, path, proposal)
     decide = f"/v1/proposals/{proposal['id']}/approve"
-    assert night.api.client("member").post(decide, json={}).status_code == 403
+    assert night.api.client("operator").post(decide, json={}).status_code == 403
     approved = night.admin.post(decide, json={"note": "looks right"})
     assert approved.status_code == 200, approved.text
     assert (approved.json()["from_version"], approved.json()["state"]) == (1, "watching")
@@ -129,7 +129,7 @@ def test_a_night_from_quote_to_roll_back(night: Night) -> None:
 
 def _estimates_are_for_approvers(night: Night, path: str, proposal: dict[str, Any]) -> None:
     """Whoever may not approve reads the verdict, and no number of the sealed test, anywhere."""
-    operator = night.api.client("member")
+    operator = night.api.client("operator")
     outcome = proposal["outcome"]
     shown = [
         operator.get(one).text

@@ -226,7 +226,7 @@ def test_a_key_is_shown_once_and_only_its_hash_is_kept(database: MigratedDatabas
         async with db.transaction(project) as session:
             made = await create_api_key(session, project, NewKey("laptop", "admin"), ANNA)
         owner = await resolve_api_key(db, made.key)
-        assert owner == (project, made.id, "admin")
+        assert owner[:3] == (project, made.id, "admin")
         for wrong in ("", "instar_", made.key + "x", made.key[:-1], "\u00e9"):
             with pytest.raises(PermissionDenied, match="API key is not valid"):
                 await resolve_api_key(db, wrong)

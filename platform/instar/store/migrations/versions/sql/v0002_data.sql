@@ -7,7 +7,9 @@ alter table instar.audit_head no force row level security;
 
 update instar.label set move_role = 'admin' where protected;
 update instar.api_key set role = case role when 'reader' then 'viewer' when 'member' then 'operator'
-  else role end;
+  when 'admin' then 'admin' else 'viewer' end;
+alter table instar.api_key add constraint ck_api_key_role
+  check (role in ('viewer', 'operator', 'approver', 'admin'));
 -- The key that the first start made for this machine may create projects and users.
 update instar.api_key set instance = true
 where role = 'admin' and name = 'command line of this machine';

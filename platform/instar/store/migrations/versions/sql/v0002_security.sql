@@ -4,12 +4,13 @@ do $$
 declare
   wall text;
 begin
-  foreach wall in array array['version_rollout', 'role_binding', 'secret', 'audit_head', 'audit_checkpoint']
+  foreach wall in array array['version_rollout', 'role_binding', 'secret', 'audit_head', 'audit_checkpoint',
+    'audit_sealed']
   loop
     perform instar.protect_table(format('instar.%I', wall)::regclass, 'project_id');
   end loop;
   -- No row of these is anybody's to read: the definer functions look at them.
-  foreach wall in array array['session', 'sign_in'] loop
+  foreach wall in array array['session', 'sign_in', 'login_failure'] loop
     execute format('alter table instar.%I enable row level security', wall);
     execute format('alter table instar.%I force row level security', wall);
     execute format('create policy nobody on instar.%I using (false) with check (false)', wall);
@@ -26,20 +27,26 @@ create policy project_wall on instar."user"
   with check (false);
 
 grant select on instar.version_rollout, instar.role_binding, instar.secret,
-  instar.audit_head, instar.audit_checkpoint to instar_app;
+  instar.audit_head, instar.audit_checkpoint, instar.audit_sealed to instar_app;
 -- Of a person, never the password's hash.
 grant select (id, email, name, issuer, instance, created_at, disabled_at) on instar."user"
   to instar_app;
-grant insert on instar.version_rollout, instar.role_binding, instar.secret,
-  instar.audit_checkpoint to instar_app;
+grant insert on instar.version_rollout, instar.role_binding, instar.secret to instar_app;
 grant update on instar.role_binding, instar.secret to instar_app;
 grant delete on instar.role_binding to instar_app;
 
--- The chain grows through instar.append_audit alone.
+-- The chain grows through instar.append_audit alone, its checkpoints through instar.seal_audit.
 revoke insert on instar.audit_event from instar_app;
 grant select, insert on instar.audit_event to instar_definer;
-grant select, insert, update on instar.audit_head to instar_definer;
+grant select, insert, update on instar.audit_head, instar.audit_sealed to instar_definer;
+grant select, insert on instar.audit_checkpoint to instar_definer;
 
 grant select, insert, update on instar."user", instar.session, instar.sign_in to instar_definer;
+grant select, insert, update, delete on instar.login_failure to instar_definer;
 grant delete on instar.sign_in to instar_definer;
+-- When a key was used last, and nothing else of it.
+grant update (last_used_at) on instar.api_key to instar_definer;
 grant select on instar.role_binding to instar_definer;
+
+-- Which keys are in use is asked across projects.
+grant select on instar.secret to instar_definer;

@@ -43,6 +43,7 @@ alter table instar.label add constraint ck_label_move_role
   check (move_role in ('operator', 'approver', 'admin'));
 create index ix_label_version_id on instar.label (version_id);
 alter table instar.label_event add column run_id uuid;
+alter table instar.label_event add column imported json;
 create index ix_label_event_run on instar.label_event (run_id) where run_id is not null;
 
 create table instar."user" (
@@ -53,14 +54,21 @@ create table instar."user" (
   issuer text default '' not null,
   subject text default '' not null,
   instance boolean default false not null,
-  failures integer default 0 not null,
-  locked_until timestamp with time zone,
   created_at timestamp with time zone default clock_timestamp() not null,
   disabled_at timestamp with time zone,
   constraint pk_user primary key (id)
 );
 create unique index uq_user_email on instar."user" (lower(email));
 create unique index uq_user_subject on instar."user" (issuer, subject) where subject <> '';
+
+create table instar.login_failure (
+  key varchar not null,
+  failures integer default 0 not null,
+  at timestamp with time zone default clock_timestamp() not null,
+  locked_until timestamp with time zone,
+  constraint pk_login_failure primary key (key)
+);
+create index ix_login_failure_at on instar.login_failure (at);
 
 create table instar.role_binding (
   project_id uuid not null,
@@ -139,4 +147,12 @@ create table instar.audit_checkpoint (
   created_at timestamp with time zone default clock_timestamp() not null,
   constraint pk_audit_checkpoint primary key (project_id, seq),
   constraint fk_audit_checkpoint_project_id foreign key (project_id) references instar.project (id)
+);
+
+create table instar.audit_sealed (
+  project_id uuid not null,
+  stream varchar not null,
+  seq bigint default 0 not null,
+  constraint pk_audit_sealed primary key (project_id, stream),
+  constraint fk_audit_sealed_project_id foreign key (project_id) references instar.project (id)
 );
