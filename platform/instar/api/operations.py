@@ -26,6 +26,7 @@ from instar.api.views import (
 )
 from instar.evolution.facts import promotion_rule
 from instar.evolution.schemas import EvolutionSpec
+from instar.registry.diffs import Diff, diff_contents, diff_versions
 from instar.rollouts.taskset import parse_task_set
 from instar.runtime.tools.config import ToolServerConfig
 from instar.store.agents import AGENT, load_candidate_version, save_agent
@@ -39,7 +40,6 @@ from instar.store.artifacts import (
     read_content,
     resolve,
 )
-from instar.store.diff import Diff, diff_contents, diff_versions
 from instar.store.labels import ANY, LabelMove, list_label_events, list_labels, move_label
 from instar.store.projects import read_project
 from instar.store.servers import put_server
@@ -112,7 +112,7 @@ async def diff_artifact(session: AsyncSession, ref: ArtifactRef, old: str, new: 
             continue
         candidate = await load_candidate_version(session, found.version.id)
         sides.append(candidate.model_dump(mode="json", include={"components", "harness"}))
-    return diff_contents(*sides)
+    return diff_contents(sides[0], sides[1])
 
 
 async def find_label(session: AsyncSession, ref: ArtifactRef, label: str) -> LabelRow:

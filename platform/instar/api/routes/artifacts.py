@@ -27,8 +27,8 @@ from instar.api.schemas import (
     VersionOut,
 )
 from instar.api.views import artifact_out, label_out, read_version_out, set_etag, version_out
+from instar.registry.diffs import Diff
 from instar.store.artifacts import ArtifactRef, list_artifacts, list_versions, read_artifact
-from instar.store.diff import Diff
 from instar.store.labels import delete_label, list_labels
 
 router = APIRouter(

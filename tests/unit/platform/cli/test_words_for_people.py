@@ -7,7 +7,7 @@ import json
 from instar.cli.artifacts import diff_words
 from instar.cli.client import problem_error
 from instar.cli.output import table
-from instar.store.diff import diff_contents
+from instar.registry.diffs import diff_contents
 
 
 def test_labels_counts_and_times_are_words() -> None:
