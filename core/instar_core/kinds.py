@@ -77,6 +77,10 @@ class Kind(Protocol):
         """Bounds of a content."""
         ...
 
+    def examples(self) -> tuple[JsonValue, JsonValue]:
+        """Two different contents of this kind: for people to start from, and for tests."""
+        ...
+
     def check(self, content: JsonValue) -> JsonValue:
         """The canonical form of a content; checking it again changes nothing.
 
@@ -176,13 +180,14 @@ def parse_content(model: type[M], content: JsonValue, what: str) -> M:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "content"
         remedy = "Correct it and save again."
+        said = str(first["msg"]).removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
+            said = "there is no such field"
             remedy = did_you_mean(
                 str(first["loc"][-1]), _fields_at(model, first["loc"][:-1]), what="Its fields"
             )
         more = error.error_count() - 1
         also = f" (and {more} more)" if more else ""
-        said = str(first["msg"]).removeprefix("Value error, ")
         raise InvalidContent(f"{what}: {where}: {said}{also}.", remedy=remedy) from error
 
 

@@ -52,6 +52,7 @@ _PARTS = (
     "title",
     "form",
     "limits",
+    "examples",
     "check",
     "shown",
     "listing",

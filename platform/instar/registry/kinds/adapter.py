@@ -73,6 +73,22 @@ class AdapterKind(ModelKind[AdapterContent]):
     title = "LoRA weights of an open model"
     model = AdapterContent
 
+    def examples(self) -> tuple[JsonValue, JsonValue]:
+        """Two adapters."""
+        config: dict[str, JsonValue] = {
+            "peft_type": "LORA",
+            "r": 8,
+            "lora_alpha": 16,
+            "target_modules": ["q_proj"],
+        }
+        weights: dict[str, JsonValue] = {
+            "adapter_model.safetensors": {"sha256": "ab" * 32, "size": 4096}
+        }
+        return (
+            {"base_model": "open/tiny", "config": config, "files": weights},
+            {"base_model": "open/tiny", "config": {**config, "r": 16}, "recipe": "grpo"},
+        )
+
     def summary(self, content: JsonValue) -> str:
         """What it adapts, and its size."""
         found = self.parse(content)

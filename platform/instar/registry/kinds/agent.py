@@ -35,6 +35,19 @@ class Agent(BaseKind):
     title = "components and the harness they run in"
     limits = KindLimits(max_bytes=32 * 1024 * 1024, max_depth=80)
 
+    def examples(self) -> tuple[JsonValue, JsonValue]:
+        """Two agents."""
+        prompt: dict[str, JsonValue] = {"kind": "instructions", "content": "Name the queue."}
+        lesson: dict[str, JsonValue] = {
+            "kind": "lessons",
+            "content": {"entries": [{"id": "L1", "text": "Be brief."}]},
+        }
+        harness: dict[str, JsonValue] = {"model": "scripted/desk"}
+        return (
+            {"components": {"prompt": prompt}, "harness": harness},
+            {"components": {"prompt": prompt, "learned": lesson}, "harness": harness},
+        )
+
     def check(self, content: JsonValue) -> JsonValue:
         """Components with unique names, and a harness under which their tools can be used."""
         if isinstance(content, dict) and isinstance(content.get("components"), dict):

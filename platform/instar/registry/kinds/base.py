@@ -36,9 +36,13 @@ class BaseKind:
     limits: ClassVar[KindLimits] = KindLimits()
     budget_tokens: ClassVar[int] = 0
 
+    def examples(self) -> tuple[JsonValue, JsonValue]:
+        """Two different contents of this kind."""
+        raise NotImplementedError(f"{type(self).__name__} has no examples")
+
     def check(self, content: JsonValue) -> JsonValue:
         """The canonical form of a content."""
-        raise NotImplementedError(f"{type(self).__name__} does not check contents")
+        raise NotImplementedError(f"{type(self).__name__} checks nothing")
 
     def shown(self, content: JsonValue) -> JsonValue:
         """The content: most kinds hold nothing that must not come out."""

@@ -24,6 +24,24 @@ class DemonstrationsKind(ModelKind[Demonstrations]):
     model = Demonstrations
     budget_tokens = 6_000
 
+    def examples(self) -> tuple[JsonValue, JsonValue]:
+        """One case as it is, and two by similarity."""
+        case: dict[str, JsonValue] = {
+            "id": "D1",
+            "input": "My card was charged twice.",
+            "answer": "billing",
+        }
+        other: dict[str, JsonValue] = {
+            "id": "D2",
+            "input": "Close ticket 7.",
+            "actions": [{"name": "close", "arguments": {"ticket": 7}}],
+            "source": "reference:close-7",
+        }
+        return (
+            {"pool": [case], "order": ["D1"]},
+            {"pool": [case, other], "retrieval": "nearest", "k": 1},
+        )
+
     def check(self, content: JsonValue) -> JsonValue:
         """A pool with unique ids; what is ordered is in it; each case has an action or answer."""
         found = self.parse(content)
@@ -48,7 +66,7 @@ class DemonstrationsKind(ModelKind[Demonstrations]):
         """How many there are, and how many are shown."""
         found = self.parse(content)
         shown = len(found.order) if found.retrieval == "fixed" else min(found.k, len(found.pool))
-        return f"{len(found.pool)} solved cases, {shown} shown ({found.retrieval})"
+        return f"solved cases: {len(found.pool)}, shown: {shown} ({found.retrieval})"
 
     def search_text(self, content: JsonValue) -> str:
         """Inputs and answers of the cases."""

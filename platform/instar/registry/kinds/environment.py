@@ -56,6 +56,13 @@ class EnvironmentKind(ModelKind[EnvironmentContent]):
     title = "the world that rollouts happen in"
     model = EnvironmentContent
 
+    def examples(self) -> tuple[JsonValue, JsonValue]:
+        """Two environments."""
+        return (
+            {"servers": {"desk": {"by": "sandbox", "binding": "copy"}}},
+            {"backend": "world:menu", "config": {"noise": 0.1}, "version": "1"},
+        )
+
     def summary(self, content: JsonValue) -> str:
         """The backend and how servers are bound."""
         found = self.parse(content)

@@ -81,6 +81,20 @@ class EvaluatorKind(ModelKind[EvaluatorContent]):
     model = EvaluatorContent
     budget_tokens = 2_000
 
+    def examples(self) -> tuple[JsonValue, JsonValue]:
+        """Two evaluators."""
+        return (
+            {"verifier": {"name": "exact", "config": {"expected": "billing"}}},
+            {
+                "judge": {
+                    "model": "scripted/judge",
+                    "instructions": "Say how well the answer fits the question.",
+                    "criteria": [{"id": "polite", "text": "It is polite."}],
+                },
+                "pass_at": 0.5,
+            },
+        )
+
     def summary(self, content: JsonValue) -> str:
         """Which verifier, or which model judges."""
         found = self.parse(content)

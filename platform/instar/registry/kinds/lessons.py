@@ -23,6 +23,18 @@ class LessonsKind(ModelKind[Lessons]):
     model = Lessons
     budget_tokens = 2_000
 
+    def examples(self) -> tuple[JsonValue, JsonValue]:
+        """One lesson, and two."""
+        first: dict[str, JsonValue] = {
+            "id": "L1",
+            "text": "When a refund is asked for, look up the order first.",
+        }
+        second: dict[str, JsonValue] = {
+            "id": "L2",
+            "text": "When two queues fit, take the one that was named.",
+        }
+        return {"entries": [first]}, {"entries": [first, second]}
+
     def check(self, content: JsonValue) -> JsonValue:
         """Entries with ids that are unique and texts that say something."""
         lessons = self.parse(content)

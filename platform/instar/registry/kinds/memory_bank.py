@@ -70,6 +70,25 @@ class MemoryBank(ModelKind[MemoryBankContent]):
     limits = KindLimits(max_bytes=16 * 1024 * 1024)
     budget_tokens = 2_000
 
+    def examples(self) -> tuple[JsonValue, JsonValue]:
+        """Two memory banks."""
+        first: dict[str, JsonValue] = {
+            "id": "M1",
+            "text": "The customer writes in French.",
+            "source": {"run": "night-1"},
+        }
+        closed: dict[str, JsonValue] = {
+            **first,
+            "closed_at": "2026-05-01T09:00:00Z",
+            "superseded_by": "M2",
+        }
+        second: dict[str, JsonValue] = {
+            "id": "M2",
+            "text": "The customer writes in English.",
+            "tags": ["language"],
+        }
+        return {"entries": [first]}, {"entries": [closed, second], "recall": 4}
+
     def check(self, content: JsonValue) -> JsonValue:
         """Entries with unique ids; whoever is superseded names an entry that is there."""
         bank = self.parse(content)
@@ -91,7 +110,7 @@ class MemoryBank(ModelKind[MemoryBankContent]):
         """How many entries hold."""
         entries = self.parse(content).entries
         held = sum(not entry.closed_at for entry in entries)
-        return f"{held} memories" + (
+        return f"entries that hold: {held}" + (
             f", {len(entries) - held} closed" if held < len(entries) else ""
         )
 

@@ -64,6 +64,21 @@ class MiddlewareKind(ModelKind[MiddlewareContent]):
     model = MiddlewareContent
     budget_tokens = 2_000
 
+    def examples(self) -> tuple[JsonValue, JsonValue]:
+        """A registered step, and one with code of its own."""
+        cut: dict[str, JsonValue] = {
+            "id": "cut",
+            "on": "after_tool",
+            "use": "truncate",
+            "config": {"bytes": 4096},
+        }
+        ask: dict[str, JsonValue] = {
+            "id": "ask",
+            "on": "end",
+            "code": "def run(state):\n    return state\n",
+        }
+        return {"steps": [cut]}, {"steps": [cut, ask]}
+
     def summary(self, content: JsonValue) -> str:
         """The steps by hook."""
         return ", ".join(f"{step.id} ({step.on})" for step in self.parse(content).steps)

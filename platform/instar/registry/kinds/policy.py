@@ -91,10 +91,24 @@ class Policy(ModelKind[PolicyContent]):
     title = "which tool calls are allowed, held or denied"
     model = PolicyContent
 
+    def examples(self) -> tuple[JsonValue, JsonValue]:
+        """Two policies."""
+        rule: dict[str, JsonValue] = {
+            "id": "read",
+            "text": "permit (principal, action, resource) when { context.read };",
+        }
+        careful: dict[str, JsonValue] = {
+            "id": "pay",
+            "after": ["fetch_mail"],
+            "then": ["pay"],
+            "effect": "ask",
+        }
+        return {"rules": [rule]}, {"rules": [rule], "temporal": [careful], "risk": {"pay": "money"}}
+
     def summary(self, content: JsonValue) -> str:
         """How many rules, and the default."""
         found = self.parse(content)
         count = len(found.rules) + len(found.temporal)
-        return f"{count} rules, else {found.default}" + (
+        return f"rules: {count}, else {found.default}" + (
             " (shadow)" if found.mode == "shadow" else ""
         )

@@ -54,6 +54,13 @@ class Prompt(BaseKind):
     form = "text"
     budget_tokens = 4_000
 
+    def examples(self) -> tuple[JsonValue, JsonValue]:
+        """Two prompts, one of them with a variable."""
+        return "Name the queue that the ticket belongs to.", {
+            "text": "You answer for {{team}}. Be brief.",
+            "variables": {"team": {"description": "who is asked", "default": "support"}},
+        }
+
     def check(self, content: JsonValue) -> JsonValue:
         """The text as it is; a template without variables becomes its text."""
         if isinstance(content, str):

@@ -31,6 +31,21 @@ class Skill(BaseKind):
     limits = KindLimits(max_bytes=16 * 1024 * 1024, max_depth=4)
     budget_tokens = _BODY_BUDGET
 
+    def examples(self) -> tuple[JsonValue, JsonValue]:
+        """Two folders, one of them with a script."""
+        header = "---\nname: triage\ndescription: Sorts tickets. Use it when one comes in.\n---\n"
+        script = "#!/bin/sh\necho billing\n"
+        return (
+            {"files": {"SKILL.md": f"{header}# Triage\n\nRead the ticket, then name the queue.\n"}},
+            {
+                "files": {
+                    "SKILL.md": f"{header}# Triage\n\nRun scripts/guess.sh and check its answer.\n",
+                    "scripts/guess.sh": script,
+                    "assets/logo.bin": {"base64": "AP8Q"},
+                }
+            },
+        )
+
     def check(self, content: JsonValue) -> JsonValue:
         """The files by path; a SKILL.md that names what it is for is among them."""
         files = _files_of(content)

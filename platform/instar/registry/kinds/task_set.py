@@ -34,6 +34,21 @@ class TaskSet(ModelKind[TaskSetContent]):
     model = TaskSetContent
     limits = KindLimits(max_bytes=64 * 1024 * 1024, max_depth=80)
 
+    def examples(self) -> tuple[JsonValue, JsonValue]:
+        """Two task sets."""
+
+        def task(number: int, split: str) -> JsonValue:
+            return {
+                "id": f"T{number}",
+                "input": f"Which queue takes case {number}?",
+                "split": split,
+                "group": f"G{number}",
+                "verifier": {"name": "exact", "config": {"expected": "billing"}},
+            }
+
+        first = [task(1, "train"), task(2, "validation"), task(3, "sealed")]
+        return {"tasks": first}, {"tasks": [*first, task(4, "train")], "bindings": {"desk": "copy"}}
+
     def check(self, content: JsonValue) -> JsonValue:
         """Tasks with ids of their own, each group in one split."""
         found = self.parse(content)

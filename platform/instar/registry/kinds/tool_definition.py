@@ -45,6 +45,21 @@ class ToolDefinitionKind(BaseKind):
     title = "what a model is told about tools"
     budget_tokens = _BUDGET
 
+    def examples(self) -> tuple[JsonValue, JsonValue]:
+        """Two tool definitions."""
+        schema: dict[str, JsonValue] = {
+            "type": "object",
+            "properties": {"ticket": {"type": "integer"}},
+        }
+        return (
+            {"name": "close", "description": "Closes a ticket.", "parameters": schema},
+            {
+                "name": "close",
+                "description": "Closes a ticket for good; ask before you use it.",
+                "parameters": {**schema, "required": ["ticket"]},
+            },
+        )
+
     def check(self, content: JsonValue) -> JsonValue:
         """A definition, or a map of tool names to descriptions."""
         if not isinstance(content, dict):
@@ -60,7 +75,7 @@ class ToolDefinitionKind(BaseKind):
             if not isinstance(text, str):
                 raise InvalidContent(
                     f"tool definition: {short(tool)!r} is {short(repr(text), 60)}.",
-                    remedy="Map tool names to descriptions, or send a definition with 'parameters'.",
+                    remedy="Map tool names to descriptions, or define a tool with 'parameters'.",
                 )
         return content
 

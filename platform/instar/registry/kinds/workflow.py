@@ -113,6 +113,21 @@ class WorkflowKind(ModelKind[WorkflowContent]):
     model = WorkflowContent
     budget_tokens = 1_000
 
+    def examples(self) -> tuple[JsonValue, JsonValue]:
+        """Two workflows."""
+        roles: dict[str, JsonValue] = {
+            "writer": {"agent": "desk@production"},
+            "critic": {"model": "scripted/critic"},
+        }
+        draft: dict[str, JsonValue] = {"id": "draft", "role": "writer"}
+        check: dict[str, JsonValue] = {
+            "id": "check",
+            "role": "critic",
+            "needs": ["draft"],
+            "input": "Question: {{input}} Answer: {{steps.draft}}",
+        }
+        return {"roles": roles, "steps": [draft]}, {"roles": roles, "steps": [draft, check]}
+
     def summary(self, content: JsonValue) -> str:
         """The steps and who does them."""
         return ", ".join(f"{step.id} ({step.role})" for step in self.parse(content).steps)
