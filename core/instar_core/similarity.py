@@ -11,11 +11,14 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-__all__ = ["SIMILAR", "Similar", "find_similar", "rare_words", "resemblance"]
+__all__ = ["COMPARED_KINDS", "SIMILAR", "Similar", "find_similar", "rare_words", "resemblance"]
 
 SIMILAR = 0.7
 """From this resemblance on, a text counts as a near-duplicate. Two texts of 30 words that differ in
 one word have 0.8; two that share every second sentence have less than 0.5."""
+
+COMPARED_KINDS = frozenset({"prompt", "lessons", "skill"})
+"""Kinds whose near-duplicates bloat what an agent is told, so that new ones are compared."""
 
 _WORDS = re.compile(r"\w+")
 _SHINGLE = 3

@@ -24,7 +24,7 @@ from instar_core.registry.protocol import (
     Saved,
     VersionState,
 )
-from instar_core.similarity import find_similar
+from instar_core.similarity import COMPARED_KINDS, find_similar
 
 __all__ = ["MemoryRegistry"]
 
@@ -53,6 +53,7 @@ class _Artifact:
     ref: Name
     ordinal: int
     description: str = ""
+    tags: tuple[str, ...] = ()
     revision: int = 0
     archived: bool = False
     versions: list[_Version] = field(default_factory=list)
@@ -134,6 +135,21 @@ class MemoryRegistry:
         for parent in change.parents:
             self._resolve(artifact, parent)
         return Saved(self._append(artifact, checked, change), kind.problems(ref.name, checked))
+
+    async def describe(
+        self,
+        ref: Name,
+        change: Change,
+        *,
+        description: str | None = None,
+        tags: tuple[str, ...] | None = None,
+    ) -> ArtifactState:
+        """Edits description or tags."""
+        artifact = self._find(ref)
+        artifact.description = artifact.description if description is None else description
+        artifact.tags = artifact.tags if tags is None else tuple(dict.fromkeys(tags))
+        artifact.revision += 1
+        return self._state(artifact)
 
     async def diff(self, ref: Name, old: str | int, new: str | int) -> tuple[str, ...]:
         """The places that differ between two versions."""
@@ -275,7 +291,7 @@ class MemoryRegistry:
     def _look_for_similar(
         self, kind: Kind, ref: Name, content: JsonValue, change: Change
     ) -> tuple[str, ...]:
-        if change.allow_similar and change.by.kind == "person":
+        if ref.kind not in COMPARED_KINDS or (change.allow_similar and change.by.kind == "person"):
             return ()
         others = {
             one.ref.name: kind.search_text(self._blobs[self._resolve(one, "latest")[0].digest])
@@ -371,6 +387,7 @@ class MemoryRegistry:
             kind=artifact.ref.kind,
             name=artifact.ref.name,
             description=artifact.description,
+            tags=artifact.tags,
             last_version=len(artifact.versions),
             labels=labels,
             etag=content_hash(seen)[:32],
@@ -379,7 +396,7 @@ class MemoryRegistry:
     def _search_text(self, artifact: _Artifact) -> str:
         content = self._blobs[self._resolve(artifact, "latest")[0].digest]
         words = self._open_kind(artifact.ref.kind).search_text(content)
-        return f"{artifact.ref.name}\n{artifact.description}\n{words}"
+        return "\n".join((artifact.ref.name, artifact.description, *artifact.tags, words))
 
 
 def _check_name(ref: Name) -> None:

@@ -159,6 +159,17 @@ class Registry(Protocol):
         """Saves a content as the next version, with the next consecutive number."""
         ...
 
+    async def describe(
+        self,
+        ref: Name,
+        change: Change,
+        *,
+        description: str | None = None,
+        tags: tuple[str, ...] | None = None,
+    ) -> ArtifactState:
+        """Edits description or tags: no new version, but another ETag of what it resolves to."""
+        ...
+
     async def diff(self, ref: Name, old: str | int, new: str | int) -> tuple[str, ...]:
         """The places that differ between two versions, as JSON pointers; () if they are equal."""
         ...

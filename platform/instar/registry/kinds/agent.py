@@ -33,7 +33,7 @@ class Agent(BaseKind):
 
     name = "agent"
     title = "components and the harness they run in"
-    limits = KindLimits(max_bytes=32 * 1024 * 1024, max_depth=80)
+    limits = KindLimits(max_bytes=5_000_000, max_depth=80)
 
     def examples(self) -> tuple[JsonValue, JsonValue]:
         """Two agents."""

@@ -67,7 +67,7 @@ class MemoryBank(ModelKind[MemoryBankContent]):
     name = "memory_bank"
     title = "what an agent remembers, entry by entry, with where it came from"
     model = MemoryBankContent
-    limits = KindLimits(max_bytes=16 * 1024 * 1024)
+    limits = KindLimits(max_bytes=5_000_000)
     budget_tokens = 2_000
 
     def examples(self) -> tuple[JsonValue, JsonValue]:

@@ -28,7 +28,7 @@ class Skill(BaseKind):
     name = "skill"
     title = "a folder with a SKILL.md: how to do something, read when it is needed"
     form = "tree"
-    limits = KindLimits(max_bytes=16 * 1024 * 1024, max_depth=4)
+    limits = KindLimits(max_bytes=5_000_000, max_depth=4)
     budget_tokens = _BODY_BUDGET
 
     def examples(self) -> tuple[JsonValue, JsonValue]:
