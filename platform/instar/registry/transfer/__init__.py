@@ -1,0 +1,1 @@
+"""Transfer: a whole project out to open formats, and into another one, byte for byte."""
