@@ -24,6 +24,7 @@ from instar.store.artifacts import (
     resolve,
 )
 from instar.store.audit import Author
+from instar.store.saving import JobAccess, audit_stream
 from instar.store.tables import ArtifactRow, VersionPartRow, VersionRow
 from instar_core.base import JsonValue, canonical_json
 from instar_core.candidates import Candidate, Component, Harness
@@ -86,16 +87,18 @@ async def save_agent(
     contents = {
         part: encode_content(component.content) for part, component in candidate.components.items()
     }
-    await put_blobs(session, project_id, [content for content, _ in contents.values()])
+    blobs = [content for content, _ in contents.values()]
+    await put_blobs(session, project_id, blobs, stream=audit_stream(author))
     pinned: dict[str, VersionRow] = {}
     # In the order of names, so that two savers lock the components' rows in the same order.
     for part in sorted(contents):
         content, media_type = contents[part]
-        kind = candidate.components[part].kind
+        component = candidate.components[part]
+        access: JobAccess = "overlay" if component.trainable else "none"
         pinned[part] = await create_version(
             session,
-            ArtifactRef(project_id, kind, f"{name}/{part}"),
-            Draft(content, media_type, author, reason, evidence),
+            ArtifactRef(project_id, component.kind, f"{name}/{part}"),
+            Draft(content, media_type, author, reason, evidence, job_access=access),
             reuse=True,
         )
     bundle = canonical_json(_bundle(candidate, pinned))
@@ -112,6 +115,7 @@ async def save_agent(
             parents=await _parents(session, ref, candidate),
             subject_digest=candidate.digest,
             parts=[(part, pinned[part].id) for part in candidate.components],
+            job_access="overlay",
         ),
     )
     return AgentVersion(row.id, name, row.number, candidate.digest)

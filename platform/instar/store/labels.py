@@ -15,6 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.store.artifacts import ArtifactRef, lock_artifact, read_artifact, touch_artifact
 from instar.store.audit import AuditEntry, Author, append_audit
+from instar.store.contents import check_words
+from instar.store.resolving import no_such_label
+from instar.store.saving import audit_stream, refuse_jobs
 from instar.store.tables import (
     ArtifactRow,
     LabelEventRow,
@@ -22,12 +25,13 @@ from instar.store.tables import (
     VersionPartRow,
     VersionRow,
 )
-from instar_core.base import JsonValue
-from instar_core.errors import ConflictError, NotFoundError, PermissionDenied, UserError
+from instar_core.base import JsonValue, short
+from instar_core.errors import ConflictError, InvalidContent, NotFoundError, PermissionDenied
 
 __all__ = [
     "ANY",
     "LabelMove",
+    "MoveRole",
     "delete_artifact",
     "delete_label",
     "delete_version",
@@ -44,14 +48,20 @@ ANY: Literal["any"] = "any"
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _RESERVED = frozenset({"latest"})
-_PROTECTED = frozenset({"production"})
+MoveRole = Literal["operator", "approver", "admin"]
+"""The least role that may move a label, in rising order."""
+_RANK = {"viewer": 0, "operator": 1, "approver": 2, "admin": 3}
+_MOVED_BY: dict[str, MoveRole] = {"production": "admin"}
+_MAX_CAUSE = 2_000
 
 
 class LabelMove(NamedTuple):
     """A move: the label, the version number it shall point to, and where it is believed to be.
 
     ``expected`` is a version number, ``None`` (the label must not exist yet) or :data:`ANY`.
-    ``unlock`` allows a protected label that exists to be moved: for promotions and admins.
+    ``role`` is the mover's: a label that exists moves only for its ``move_role`` and those above.
+    ``unlock`` is for promotions of tested proposals, which move any label. ``run_id`` is the
+    evolution run whose work the move puts in force.
     """
 
     label: str
@@ -59,6 +69,8 @@ class LabelMove(NamedTuple):
     expected: int | Literal["any"] | None
     cause: str = ""
     unlock: bool = False
+    role: str = "operator"
+    run_id: str | None = None
 
 
 async def move_label(
@@ -78,12 +90,15 @@ async def move_label(
 
     Raises:
         ConflictError: If the label is elsewhere; nothing was moved.
-        PermissionDenied: If the label is protected and the move does not unlock it.
-        UserError: If the name cannot be a label's (only digits, ``latest``, odd characters).
+        PermissionDenied: If the mover's role is below the label's, or a job moves it.
+        InvalidContent: If the name cannot be a label's (only digits, ``latest``, odd characters).
         NotFoundError: If there is no such version.
     """
     _check_name(move.label)
-    artifact = await lock_artifact(session, ref)
+    check_words(move.cause, _MAX_CAUSE, "the cause")
+    if not move.unlock:
+        refuse_jobs(by, "move a label")
+    artifact = await lock_artifact(session, ref, stream=audit_stream(by))
     version = await _live_version(session, artifact, move.to)
     label = await session.get(LabelRow, (artifact.id, move.label), populate_existing=True)
     before = None if label is None else label.number
@@ -93,19 +108,18 @@ async def move_label(
             f"{_place(before)}, not {_place(move.expected)} as expected; it was not moved.",
             remedy="Read it again and decide anew.",
         )
-    if label is not None and label.protected and not move.unlock:
-        raise PermissionDenied(
-            f"the label {move.label!r} of {ref.kind} {ref.name!r} is protected.",
-            remedy="Promote a tested proposal, or let an admin move it.",
-        )
+    if label is not None and not move.unlock:
+        _check_role(ref, label, move.role)
     if label is None:
+        role = _MOVED_BY.get(move.label, "operator")
         label = LabelRow(
             artifact_id=artifact.id,
             name=move.label,
             project_id=ref.project_id,
             version_id=version.id,
             number=version.number,
-            protected=move.label in _PROTECTED,
+            move_role=role,
+            protected=role != "operator",
             # A label made anew goes on counting where the one before ended, so no ETag comes back.
             epoch=1 + await _moves_so_far(session, artifact, move.label),
         )
@@ -115,39 +129,65 @@ async def move_label(
         label.number = version.number
         label.epoch += 1
         label.moved_at = await _now(session)
-    await _record(session, ref, artifact, (move.label, before, version.number, move.cause), by)
+    change = _Change(move.label, before, version.number, move.cause, move.run_id)
+    await _record(session, ref, artifact, change, by)
     return label
 
 
 async def delete_label(
-    session: AsyncSession, ref: ArtifactRef, label: str, by: Author, *, unlock: bool = False
+    session: AsyncSession,
+    ref: ArtifactRef,
+    label: str,
+    by: Author,
+    *,
+    unlock: bool = False,
+    role: str = "operator",
 ) -> None:
     """Removes a label; the version it pointed to stays.
 
     Raises:
         NotFoundError: If there is no such label.
-        PermissionDenied: If it is protected and ``unlock`` is not given.
+        PermissionDenied: If the role is below the label's and ``unlock`` is not given, or a job
+            removes it.
     """
+    refuse_jobs(by, "remove a label")
     artifact = await lock_artifact(session, ref)
     row = await _label(session, ref, artifact, label)
-    if row.protected and not unlock:
-        raise PermissionDenied(f"the label {label!r} of {ref.kind} {ref.name!r} is protected.")
+    if not unlock:
+        _check_role(ref, row, role)
     before = row.number
     await session.delete(row)
     await session.flush()
-    await _record(session, ref, artifact, (label, before, None, "deleted"), by)
+    await _record(session, ref, artifact, _Change(label, before, None, "deleted", None), by)
 
 
 async def protect_label(
-    session: AsyncSession, ref: ArtifactRef, label: str, by: Author, *, protected: bool
-) -> None:
-    """Protects a label, or ends its protection; audited."""
+    session: AsyncSession, ref: ArtifactRef, label: str, by: Author, *, role: MoveRole
+) -> LabelRow:
+    """Sets the least role that may move a label, ``operator`` for everybody who may write.
+
+    Raises:
+        NotFoundError: If there is no such label.
+        InvalidContent: If there is no such role.
+        PermissionDenied: If a job does it.
+    """
+    refuse_jobs(by, "change who may move a label")
+    if role not in ("operator", "approver", "admin"):
+        raise InvalidContent(
+            f"{role!r} cannot be the role that moves a label.",
+            remedy="Use operator, approver or admin.",
+        )
     artifact = await lock_artifact(session, ref)
     row = await _label(session, ref, artifact, label)
-    row.protected = protected
+    details: dict[str, JsonValue] = {"label": label, "move_role": [row.move_role, role]}
+    row.move_role = role
+    row.protected = role != "operator"
+    # What a reader is shown of the label changed, so its ETag does.
+    row.epoch += 1
     await session.flush()
-    details: dict[str, JsonValue] = {"label": label, "protected": protected}
+    await touch_artifact(session, artifact.id)
     await _audit(session, ref, "label.protect", details, by)
+    return row
 
 
 async def list_labels(session: AsyncSession, ref: ArtifactRef) -> list[LabelRow]:
@@ -178,6 +218,7 @@ async def delete_version(session: AsyncSession, ref: ArtifactRef, number: int, b
         ConflictError: If a label points to it, or a version that is not deleted pins it.
         NotFoundError: If there is no such version.
     """
+    refuse_jobs(by, "archive a version")
     artifact = await lock_artifact(session, ref)
     version = await _live_version(session, artifact, number)
     labels = await session.scalars(select(LabelRow.name).where(LabelRow.version_id == version.id))
@@ -185,7 +226,7 @@ async def delete_version(session: AsyncSession, ref: ArtifactRef, number: int, b
     version.deleted_at = await _now(session)
     await session.flush()
     await touch_artifact(session, artifact.id)
-    await _audit(session, ref, "version.delete", {"number": number}, by)
+    await _audit(session, ref, "version.archive", {"number": number}, by)
 
 
 async def restore_version(session: AsyncSession, ref: ArtifactRef, number: int, by: Author) -> None:
@@ -194,6 +235,7 @@ async def restore_version(session: AsyncSession, ref: ArtifactRef, number: int, 
     Raises:
         NotFoundError: If there never was one.
     """
+    refuse_jobs(by, "restore a version")
     artifact = await lock_artifact(session, ref)
     version = await _any_version(session, artifact, number)
     version.deleted_at = None
@@ -211,6 +253,7 @@ async def delete_artifact(session: AsyncSession, ref: ArtifactRef, by: Author) -
     Raises:
         ConflictError: If it has labels, or versions of others pin its versions.
     """
+    refuse_jobs(by, "archive an artifact")
     artifact = await lock_artifact(session, ref)
     labels = await session.scalars(
         select(LabelRow.name).where(LabelRow.artifact_id == artifact.id).order_by(LabelRow.name)
@@ -225,28 +268,47 @@ async def delete_artifact(session: AsyncSession, ref: ArtifactRef, by: Author) -
     artifact.deleted_at = await _now(session)
     artifact.revision += 1
     await session.flush()
-    await _audit(session, ref, "artifact.delete", {"versions": len(ids)}, by)
+    await _audit(session, ref, "artifact.archive", {"versions": len(ids)}, by)
     return len(ids)
 
 
 async def restore_artifact(session: AsyncSession, ref: ArtifactRef, by: Author) -> None:
     """Brings a deleted artifact back, with its versions as they were."""
-    artifact = await read_artifact(session, ref, deleted=True)
+    refuse_jobs(by, "restore an artifact")
+    artifact = await lock_artifact(session, ref, deleted=True)
     artifact.deleted_at = None
     artifact.revision += 1
     await session.flush()
     await _audit(session, ref, "artifact.restore", None, by)
 
 
+class _Change(NamedTuple):
+    label: str
+    before: int | None
+    after: int | None
+    cause: str
+    run_id: str | None
+
+
+def _check_role(ref: ArtifactRef, label: LabelRow, role: str) -> None:
+    if _RANK.get(role, -1) < _RANK[label.move_role]:
+        raise PermissionDenied(
+            f"the label {label.name!r} of {ref.kind} {ref.name!r} is protected: it moves for the "
+            f"role {label.move_role!r} and those above, and this one is {role!r}.",
+            remedy=f"Promote a tested proposal, or let an {label.move_role} move it.",
+        )
+
+
 def _check_name(label: str) -> None:
     if label.isdecimal():
-        raise UserError(
-            f"{label!r} cannot be a label: labels of digits alone would be taken for versions.",
-            remedy=f"Name it 'v{label}', for example.",
+        raise InvalidContent(
+            f"{short(label, 80)!r} cannot be a label: labels of digits alone would be taken for "
+            "versions.",
+            remedy=f"Name it 'v{short(label, 20)}', for example.",
         )
     if label in _RESERVED or not _NAME.fullmatch(label):
-        raise UserError(
-            f"{label!r} cannot be a label.",
+        raise InvalidContent(
+            f"{short(label, 80)!r} cannot be a label.",
             remedy="Use 1 to 63 lower-case letters, digits, '.', '_' and '-'; 'latest' is taken.",
         )
 
@@ -267,9 +329,11 @@ async def _moves_so_far(session: AsyncSession, artifact: ArtifactRow, label: str
 async def _label(
     session: AsyncSession, ref: ArtifactRef, artifact: ArtifactRow, label: str
 ) -> LabelRow:
-    row = await session.get(LabelRow, (artifact.id, label), populate_existing=True)
+    row = None
+    if "\x00" not in label:
+        row = await session.get(LabelRow, (artifact.id, label), populate_existing=True)
     if row is None:
-        raise NotFoundError(f"{ref.kind} {ref.name!r} has no label {label!r}.")
+        raise await no_such_label(session, ref, artifact.id, label)
     return row
 
 
@@ -327,32 +391,36 @@ async def _now(session: AsyncSession) -> datetime:
 
 
 async def _record(
-    session: AsyncSession,
-    ref: ArtifactRef,
-    artifact: ArtifactRow,
-    change: tuple[str, int | None, int | None, str],
-    by: Author,
+    session: AsyncSession, ref: ArtifactRef, artifact: ArtifactRow, change: _Change, by: Author
 ) -> None:
-    label, before, after, cause = change
     session.add(
         LabelEventRow(
             project_id=ref.project_id,
             artifact_id=artifact.id,
-            label=label,
-            from_number=before,
-            to_number=after,
+            label=change.label,
+            from_number=change.before,
+            to_number=change.after,
             actor_kind=by.kind,
             actor=by.name,
-            cause=cause,
+            cause=change.cause,
+            run_id=change.run_id,
         )
     )
     await session.flush()
-    details: dict[str, JsonValue] = {"label": label, "from": before, "to": after, "cause": cause}
+    details: dict[str, JsonValue] = {
+        "label": change.label,
+        "from": change.before,
+        "to": change.after,
+        "cause": change.cause,
+    }
+    if change.run_id is not None:
+        details["run"] = change.run_id
     await _audit(session, ref, "label.move", details, by)
 
 
 async def _audit(
     session: AsyncSession, ref: ArtifactRef, action: str, details: JsonValue, by: Author
 ) -> None:
-    entry = AuditEntry(action=action, subject=f"{ref.kind}/{ref.name}", details=details)
+    subject = f"{ref.kind}/{ref.name}"
+    entry = AuditEntry(action=action, subject=subject, details=details, stream=audit_stream(by))
     await append_audit(session, ref.project_id, entry, by)

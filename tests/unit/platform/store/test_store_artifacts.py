@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
@@ -35,7 +36,7 @@ from instar.store.session import Database
 from instar.store.tables import ArtifactRow
 from instar.store.testing import MigratedDatabase
 from instar_core.base import JsonValue
-from instar_core.errors import ConflictError, NotFoundError, StoreError, UserError
+from instar_core.errors import ConflictError, InvalidContent, NotFoundError, StoreError, UserError
 
 pytestmark = pytest.mark.postgres
 
@@ -106,9 +107,9 @@ def test_the_same_content_twice_is_two_versions_and_one_blob(database: MigratedD
     [
         "plain",
         "",
-        "two\r\nlines \u00e9\U0001f98b\u200d and a NUL \x00 and a tab\t",
+        "two\r\nlines \u00e9\U0001f98b\u200d and a tab\t and \x01",
         " leading and trailing ",
-        {"b": [1, 2.5, None, True], "a": {"\u00fc": "x\x00"}},
+        {"b": [1, 2.5, None, True], "a": {"\u00fc": "x\x01"}},
         ["1", 1],
     ],
 )
@@ -145,6 +146,9 @@ def test_content_that_is_no_utf8_is_refused() -> None:
         encode_content("\ud800")
     with pytest.raises(UserError, match="cannot be stored"):
         encode_content({"a": float("nan")})
+    for value in ("a\x00b", {"a": ["\x00"]}, {"\x00": 1}):
+        with pytest.raises(InvalidContent, match="NUL character"):
+            encode_content(value)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a@b", "a\nb", "x" * 256])
@@ -261,9 +265,10 @@ def test_s8_descriptions_are_edited_without_a_version_and_audited(
 
     database.run(work)
     rows = database.query(
-        "select actor, action, details->'description' from audit_event order by 1"
+        "select actor, action, details->'description' from audit_event order by seq"
     )
     assert rows == [
+        ("anna", "artifact.save", None),
         ("anna", "artifact.describe", ["", "Greets peple."]),
         ("anna", "artifact.describe", ["Greets peple.", "Greets people."]),
     ]
@@ -338,7 +343,8 @@ def test_versions_know_their_parents_author_and_reason(database: MigratedDatabas
 
     async def work(db: Database) -> None:
         async with db.transaction(ref.project_id) as session:
-            first = await create_version(session, ref, _draft("one"))
+            opened = replace(_draft("one"), job_access="overlay")
+            first = await create_version(session, ref, opened)
             content, media_type = encode_content("two")
             draft = Draft(
                 content,
@@ -354,6 +360,8 @@ def test_versions_know_their_parents_author_and_reason(database: MigratedDatabas
             found = (await resolve(session, ref, 2)).version
             assert (found.author_kind, found.author, found.reason) == ("run", "r1", "shorter")
             assert list(found.evidence) == ["rollouts", "z", "a"]
+            # A job's version of a person's artifact lies on the person's.
+            assert (found.origin, found.base_id) == ("overlay", first.id)
 
     database.run(work)
 

@@ -149,7 +149,7 @@ def test_protected_labels_move_only_when_unlocked(database: MigratedDatabase) ->
                 await delete_label(session, ref, "production", ANNA)
         await _move(db, ref, LabelMove("production", 2, 1, unlock=True))
         async with db.transaction(ref.project_id) as session:
-            await protect_label(session, ref, "production", ANNA, protected=False)
+            await protect_label(session, ref, "production", ANNA, role="operator")
         await _move(db, ref, LabelMove("production", 1, 2))
         async with db.transaction(ref.project_id) as session:
             assert [(x.name, x.number, x.protected) for x in await list_labels(session, ref)] == [
