@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from instar.cli import agents, artifacts, evolve, models, service, tasks
+from instar.cli import agents, artifacts, backup, db, evolve, models, service, tasks
 from instar.settings import prepare_process
 from instar_core.errors import InstarError, UserError
 
@@ -24,6 +24,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 service.register(app)
+backup.register(app)
+app.add_typer(db.app, name="db")
 app.add_typer(evolve.app, name="evolve")
 app.add_typer(agents.app, name="agent")
 app.add_typer(tasks.app, name="tasks")

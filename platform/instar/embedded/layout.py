@@ -65,6 +65,11 @@ class Layout:
         return self.data_dir / "postgres"
 
     @property
+    def restoring(self) -> Path:
+        """``restoring.json``: a restore began here and has not ended."""
+        return self.data_dir / "restoring.json"
+
+    @property
     def logs(self) -> Path:
         """Directory of the services' logs."""
         return self.data_dir / "logs"
@@ -90,6 +95,16 @@ class Layout:
         return self.data_dir / "api.key"
 
     @property
+    def audit_key(self) -> Path:
+        """The private key that signs audit checkpoints, 0600; backups leave it out."""
+        return self.data_dir / "audit_signing.key"
+
+    @property
+    def audit(self) -> Path:
+        """Directory of the checkpoints' copies outside the database, and of the public keys."""
+        return self.data_dir / "audit"
+
+    @property
     def socket_dir(self) -> Path:
         """Directory of PostgreSQL's socket."""
         from instar.embedded.files import short_runtime_dir
@@ -102,7 +117,7 @@ class Layout:
         Raises:
             PrerequisiteError: It cannot be made or written, or holds something else than Instar's.
         """
-        root = os.geteuid() == 0
+        self.refuse_unfinished()
         try:
             known = not self.data_dir.exists() or self.marker.exists()
             self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -113,11 +128,7 @@ class Layout:
                     "'instar.json'.",
                     remedy="Name an empty or new directory with INSTAR_DATA_DIR.",
                 )
-            os.chmod(self.data_dir, 0o711 if root else 0o700)
-            self.logs.mkdir(mode=0o700, exist_ok=True)
-            probe = self.data_dir / f".probe-{os.getpid()}"
-            probe.touch()
-            probe.unlink()
+            self.make()
             if not self.marker.exists():
                 self.write_marker(Marker())
         except OSError as error:
@@ -126,6 +137,33 @@ class Layout:
                 remedy="Give this user the right to write it, or name another with "
                 "INSTAR_DATA_DIR.",
             ) from error
+
+    def make(self) -> None:
+        """Makes the directory as it must be, and sees that it can be written.
+
+        Raises:
+            OSError: It cannot.
+        """
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        os.chmod(self.data_dir, 0o711 if os.geteuid() == 0 else 0o700)
+        self.logs.mkdir(mode=0o700, exist_ok=True)
+        probe = self.data_dir / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+
+    def refuse_unfinished(self) -> None:
+        """Refuses a directory in which a restore began and did not end.
+
+        Raises:
+            PrerequisiteError: It is such a directory.
+        """
+        if self.restoring.exists():
+            raise PrerequisiteError(
+                f"a restore into {str(self.data_dir)!r} began and did not end; what it holds is "
+                "not whole.",
+                remedy="Run `instar restore FILE` again, which starts over, or name another "
+                "directory with INSTAR_DATA_DIR.",
+            )
 
     def read_marker(self) -> Marker:
         """The marker, checked: a directory of a newer Instar is refused.

@@ -24,7 +24,7 @@ from instar.embedded.supervisor import Supervisor, SupervisorOptions
 from instar.settings import Settings, prepare_process
 from instar_core.errors import PrerequisiteError
 
-__all__ = ["stop_leftovers", "up"]
+__all__ = ["stop_leftovers", "take_lock", "up"]
 
 _OWNER_VARIABLES = ("DATABASE_URL", "INSTAR_DATABASE_URL", "REDIS_URL", "INSTAR_API_KEY")
 """What the services must not inherit: the owner's login and the admin's key."""
@@ -45,7 +45,7 @@ def up(settings: Settings, *, on_ready: Callable[[Status, str | None], None] | N
     """
     layout = Layout(settings.data_dir.expanduser().absolute())
     layout.prepare()
-    lock = _take_lock(layout)
+    lock = take_lock(layout)
     try:
         marker = layout.read_marker()
         require_free_space(layout.data_dir, settings.embedded.min_free_mb * 2**20)
@@ -67,7 +67,12 @@ def up(settings: Settings, *, on_ready: Callable[[Status, str | None], None] | N
         os.close(lock)
 
 
-def _take_lock(layout: Layout) -> int:
+def take_lock(layout: Layout) -> int:
+    """Takes the data directory for this process alone; close the handle to give it back.
+
+    Raises:
+        PrerequisiteError: Another process has it.
+    """
     lock = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

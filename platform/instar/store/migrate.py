@@ -26,12 +26,21 @@ from instar.store.tables import SCHEMA
 from instar.store.urls import APP_ROLE, OWNER_ROLE, app_url, driver_url, without_password
 from instar_core.errors import InstarError, PrerequisiteError, StoreError
 
-__all__ = ["MARKER", "Readiness", "Upgraded", "check", "head_revision", "main", "upgrade"]
+__all__ = [
+    "MARKER",
+    "Readiness",
+    "Upgraded",
+    "check",
+    "head_revision",
+    "known_revisions",
+    "main",
+    "upgrade",
+]
 
 MARKER = "installation.json"
 """File in the data directory that says a database was set up here, and which."""
 
-_COMMAND = "python -m instar.store.migrate upgrade"
+_COMMAND = "instar db upgrade"
 # Every start makes the next months' partitions; a service that runs longer does so by itself.
 _MONTHS_AHEAD = 2
 _LOCK = "select pg_advisory_xact_lock(hashtextextended('instar.migrate', 0))"
@@ -116,7 +125,7 @@ def check(url: str) -> Readiness:
         return Readiness(True)
     if current is None:
         return Readiness(False, f"the database is empty; run `{_COMMAND}`")
-    if current not in _known():
+    if current not in known_revisions():
         return Readiness(False, _newer(current))
     return Readiness(
         False,
@@ -128,7 +137,7 @@ def check(url: str) -> Readiness:
 def _upgrade(connection: Connection, app_password: str | None, data_dir: Path | None) -> Upgraded:
     connection.execute(text(_LOCK))
     before = _current(connection)
-    if before is not None and before not in _known():
+    if before is not None and before not in known_revisions():
         raise PrerequisiteError(
             f"{_newer(before)}.", remedy="Install that version of Instar; nothing was changed."
         )
@@ -173,7 +182,8 @@ def _config() -> Config:
     return config
 
 
-def _known() -> set[str]:
+def known_revisions() -> set[str]:
+    """Every schema revision that this version can upgrade from."""
     script = ScriptDirectory.from_config(_config())
     return {revision.revision for revision in script.walk_revisions()}
 
