@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from instar.settings import Settings
+from instar.store.keyring import KeySource
 from instar.store.servers import list_servers
 from instar.store.session import Database
 from instar_core.base import JsonValue, content_hash
@@ -80,23 +81,27 @@ async def open_backend(
     from instar.models.registry import open_model
     from instar.rollouts.backend import AgentBackend, BackendServices
     from instar.runtime.tools.config import TestBinding, ToolServerConfig
+    from instar.runtime.tools.secrets import StoredSecrets, check_rollout_secrets
 
+    bindings = {
+        server: one if isinstance(one, str) else TestBinding.model_validate(one)
+        for server, one in plan.bindings.items()
+    }
     async with db.transaction(plan.project_id) as session:
         servers = [
             ToolServerConfig.model_validate(row.config)
             for row in await list_servers(session, plan.project_id)
         ]
+        await check_rollout_secrets(session, plan.project_id, servers, bindings)
     asker = plan.asker or plan.candidate.harness.model
     services = BackendServices(
         models=lambda name: open_model(name, settings),
         servers=servers,
-        bindings={
-            server: one if isinstance(one, str) else TestBinding.model_validate(one)
-            for server, one in plan.bindings.items()
-        },
+        bindings=bindings,
         embedder=open_embedder(settings),
         proposer=asker,
         judge=asker,
+        secrets=StoredSecrets(db, plan.project_id, KeySource.of(settings), "rollouts"),
     )
     async with AgentBackend(services) as backend:
         yield backend

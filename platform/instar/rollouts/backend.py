@@ -25,6 +25,7 @@ from instar.runtime.gate import DefaultGate, Gate
 from instar.runtime.loop import LoopContext, run_loop, run_reference
 from instar.runtime.tools.config import TestBinding, ToolServerConfig
 from instar.runtime.tools.listing import Catalogue
+from instar.runtime.tools.secrets import SecretReader
 from instar_core.base import content_hash
 from instar_core.candidates import Candidate
 from instar_core.errors import UserError
@@ -66,6 +67,7 @@ class BackendServices:
         ask_sampling: How proposer and judge are sampled.
         slots: Most sandbox copies at once; a copy is held only while tools or state are used.
         work_dir: Where the copies' folders go.
+        secrets: Where test bindings' secrets are read from; production's are refused there.
     """
 
     models: Callable[[str], ModelClient]
@@ -78,6 +80,7 @@ class BackendServices:
     gate: Gate = DefaultGate()
     slots: int = 4
     work_dir: Path | None = None
+    secrets: SecretReader | None = None
 
 
 class AgentBackend:
@@ -216,7 +219,7 @@ class AgentBackend:
             bound = resolve_bindings(candidate, services.servers, services.bindings or {})
             if candidate.harness.tool_protocol == "none":
                 bound = {}
-            self._pools[key] = SlotPool(bound, services.slots, services.work_dir)
+            self._pools[key] = SlotPool(bound, services.slots, services.work_dir, services.secrets)
         return self._pools[key]
 
     async def _attempt(

@@ -17,11 +17,12 @@ from pathlib import Path
 
 from instar.rollouts.bindings import BoundServer
 from instar.rollouts.state import prepare_folder, read_state
-from instar.runtime.tools.config import TestBinding
+from instar.runtime.tools.config import LaunchSpec, TestBinding
 from instar.runtime.tools.listing import Listing
 from instar.runtime.tools.live import Connection, LiveTools, open_connection
 from instar.runtime.tools.python_tools import ToolContext
 from instar.runtime.tools.results import ToolResult
+from instar.runtime.tools.secrets import SecretReader, fill_spec
 from instar_core.base import JsonValue
 from instar_core.errors import EnvironmentFault
 from instar_core.tasks import Task
@@ -37,11 +38,18 @@ class Slot:
     Args:
         folder: Created for this slot; holds one folder per server.
         bound: The servers that run under a test binding.
+        secrets: Where secrets for rollouts are read from.
     """
 
-    def __init__(self, folder: Path, bound: Mapping[str, BoundServer]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bound: Mapping[str, BoundServer],
+        secrets: SecretReader | None = None,
+    ) -> None:
         self.folder = folder
         self._bound = bound
+        self._secrets = secrets
         self._connections: dict[str, Connection] = {}
         self._reset_for: str | None = None
 
@@ -74,9 +82,11 @@ class Slot:
                 name: value.replace("{slot_dir}", str(folder))
                 for name, value in binding.env.items()
             }
-            connection = open_connection(config, None, ToolContext(folder, env))
+            filled = await fill_spec(config.name, LaunchSpec(command="", env=env), self._secrets)
+            connection = open_connection(config, None, ToolContext(folder, filled.env))
         else:
             spec = config.launch_bound(binding, folder)
+            spec = await fill_spec(config.name, spec, self._secrets)
             connection = open_connection(config, spec, ToolContext(folder))
         await connection.start()
         return connection
@@ -113,19 +123,28 @@ class SlotPool:
         bound: Server name → how it runs; servers free of effects are shared by all slots.
         size: Most slots at once; further rollouts wait.
         work_dir: Where the slots' folders go; the system's temporary folder by default.
+        secrets: Where secrets for rollouts are read from; those for production are refused there.
     """
 
     def __init__(
-        self, bound: Mapping[str, BoundServer], size: int, work_dir: Path | None = None
+        self,
+        bound: Mapping[str, BoundServer],
+        size: int,
+        work_dir: Path | None = None,
+        secrets: SecretReader | None = None,
     ) -> None:
         self._private = {name: one for name, one in bound.items() if one.binding is not None}
         # A server free of effects runs as it is registered, but in a copy of its own and without
         # its environment: production credentials are never resolved in rollouts.
         self._shared = LiveTools(
-            one.config.model_copy(update={"env": {}})
-            for one in bound.values()
-            if one.binding is None
+            (
+                one.config.model_copy(update={"env": {}})
+                for one in bound.values()
+                if one.binding is None
+            ),
+            secrets,
         )
+        self._secrets = secrets
         self._names = tuple(bound)
         self._work_dir = work_dir
         self._root: Path | None = None
@@ -198,7 +217,7 @@ class SlotPool:
         self._made += 1
         folder = self._root / f"slot-{self._made}"
         folder.mkdir()
-        return Slot(folder, self._private)
+        return Slot(folder, self._private, self._secrets)
 
 
 def _make_root(work_dir: Path | None) -> Path:

@@ -17,9 +17,11 @@ from instar.runtime.loop import OnEvent
 from instar.runtime.run import RunServices, run_agent
 from instar.runtime.tools.config import ToolServerConfig
 from instar.runtime.tools.live import LiveTools
+from instar.runtime.tools.secrets import StoredSecrets
 from instar.settings import Settings
 from instar.store.agents import load_candidate_version, read_agent
 from instar.store.audit import Author
+from instar.store.keyring import KeySource
 from instar.store.runs import NewRun, RunEnd, create_run, finish_run
 from instar.store.servers import list_servers
 from instar.store.session import Database
@@ -84,6 +86,7 @@ class AgentService:
         self._clients: dict[str, ModelClient] = {}
         self._vectors = VectorCache(embedder) if embedder is not None else None
         self._tools: dict[str, LiveTools] = {}
+        self._keys = KeySource.of(settings)
 
     async def close(self) -> None:
         """Ends the tool servers that runs have started."""
@@ -165,7 +168,10 @@ class AgentService:
             await finish_run(session, run.id, end)
 
     def _services(self, run: PreparedRun) -> RunServices:
-        tools = self._tools.setdefault(run.project_id, LiveTools(()))
+        tools = self._tools.get(run.project_id)
+        if tools is None:
+            secrets = StoredSecrets(self._db, run.project_id, self._keys, "production")
+            tools = self._tools[run.project_id] = LiveTools((), secrets)
         known = {config.name for config in run.servers}
         gone = [server.name for server in run.candidate.harness.tools if server.name not in known]
         if gone:

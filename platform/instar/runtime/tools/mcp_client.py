@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from instar.redaction import mask_known, redact_text
 from instar.runtime.tools.config import LaunchSpec, ToolServerConfig
 from instar.runtime.tools.listing import Listing, check_listing
-from instar.runtime.tools.results import ToolResult, cap_text
+from instar.runtime.tools.results import ToolResult, tool_result
 from instar.runtime.tools.stdio import StdioServer
 from instar_core.base import JsonValue, canonical_json
 from instar_core.errors import InstarError, ToolServerError
@@ -136,17 +138,16 @@ class McpConnection:
         return self._result(result)
 
     def _error(self, text: str) -> ToolResult:
-        shown, cut = cap_text(text, self.config.max_output_bytes)
-        return ToolResult(text=shown, is_error=True, cut_bytes=cut)
+        return tool_result(text, self.config.max_output_bytes, is_error=True)
 
     def _result(self, result: CallToolResult) -> ToolResult:
         structured: JsonValue = result.structured_content
         text = "\n".join(_block_texts(result))
         if not text and structured is not None:
             text = canonical_json(structured).decode()
-        shown, cut = cap_text(text, self.config.max_output_bytes)
-        kept = structured if cut == 0 else None
-        return ToolResult(text=shown, is_error=result.is_error, structured=kept, cut_bytes=cut)
+        limit = self.config.max_output_bytes
+        shown = tool_result(text, limit, is_error=result.is_error, structured=structured)
+        return shown if shown.cut_bytes == 0 else shown.model_copy(update={"structured": None})
 
     async def _own(self, ready: asyncio.Future[Listing]) -> None:
         """Enters and leaves the SDK's client in this one task."""
@@ -190,7 +191,11 @@ class McpConnection:
                 break
             seen.add(cursor)
         warnings.extend(f"server {self.config.name!r}: {note}" for note in self.server.set_aside)
-        tools = list(self.server.listed.values())[:MAX_TOOLS]
+        # What a tool says of itself goes to models and pages as well.
+        tools = [
+            replace(tool, description=mask_known(tool.description))
+            for tool in list(self.server.listed.values())[:MAX_TOOLS]
+        ]
         return check_listing(self.config.name, tools, warnings)
 
     def _failed_to_start(self, cause: str) -> ToolServerError:
@@ -200,13 +205,13 @@ class McpConnection:
         said = f" Its last words: {words!r}." if words else " It wrote nothing to stderr."
         return ToolServerError(
             f"MCP server {self.config.name!r} did not start ({self.server.command_line()}): "
-            f"{cause}{ended}.{said}",
+            f"{redact_text(cause)}{ended}.{said}",
             remedy="Run that command by hand to see why, then correct the registration.",
         )
 
     async def _gone(self, tool: str) -> ToolServerError:
         code = await self.server.wait(1.0)
-        words = self.server.last_words() or self._failure
+        words = self.server.last_words() or redact_text(self._failure)
         said = f" Its last words: {words!r}." if words else ""
         return ToolServerError(
             f"MCP server {self.config.name!r} is gone (exit code {code}) "

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from instar.runtime.tools.config import ToolServerConfig
 from instar.runtime.tools.listing import ListedTool, Listing, check_listing
-from instar.runtime.tools.results import ToolResult, cap_text
+from instar.runtime.tools.results import ToolResult, tool_result
 from instar_core.base import JsonValue, canonical_json, short
 from instar_core.errors import InfrastructureError, ToolServerError, UserError
 
@@ -109,8 +109,7 @@ class PythonTools:
             return self._text(f"{tool} failed: {type(error).__name__}: {error}", is_error=True)
 
     def _text(self, text: str, *, is_error: bool = False) -> ToolResult:
-        shown, cut = cap_text(text, self.config.max_output_bytes)
-        return ToolResult(text=shown, is_error=is_error, cut_bytes=cut)
+        return tool_result(text, self.config.max_output_bytes, is_error=is_error)
 
 
 async def _in_thread(run: Callable[..., Any], values: dict[str, Any]) -> Any:

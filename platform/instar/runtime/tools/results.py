@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+from instar.redaction import mask_known
+from instar.store.secret_refs import map_texts
 from instar_core.base import Frozen, JsonValue
 
-__all__ = ["ToolResult", "cap_text"]
+__all__ = ["ToolResult", "cap_text", "tool_result"]
 
 
 class ToolResult(Frozen):
@@ -14,6 +18,20 @@ class ToolResult(Frozen):
     is_error: bool = False
     structured: JsonValue = None
     cut_bytes: int = 0
+
+
+def tool_result(
+    text: str, limit: int, *, is_error: bool = False, structured: JsonValue = None
+) -> ToolResult:
+    """A result as it goes on from here: within ``limit`` bytes, and with known secrets masked.
+
+    A tool's own credentials are of no use to a model. Masked here, they reach no provider, no
+    trajectory, no judge and no page. Only values that are known to be secret go: what merely looks
+    like one may be what the model was asked to read.
+    """
+    shown, cut = cap_text(mask_known(text), limit)
+    masked = cast(JsonValue, map_texts(structured, mask_known))
+    return ToolResult(text=shown, is_error=is_error, structured=masked, cut_bytes=cut)
 
 
 def cap_text(text: str, limit: int) -> tuple[str, int]:

@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from instar.redaction import redact_text
 from instar.runtime.tools.config import LaunchSpec
 from instar.runtime.tools.listing import ListedTool
 from instar_core.base import short
@@ -86,11 +87,13 @@ class StdioServer:
 
     def last_words(self) -> str:
         """The end of what the server wrote to stderr (and of stray output on stdout)."""
-        return b"".join(self._last_words).decode("utf-8", errors="replace")[-1_500:].strip()
+        said = b"".join(self._last_words).decode("utf-8", errors="replace")
+        # Masked before it is cut: half a secret is known to nobody.
+        return redact_text(said)[-1_500:].strip()
 
     def command_line(self) -> str:
         """The command as a person would type it, cut to a readable length."""
-        return short(" ".join((self.spec.command, *self.spec.args)), 300)
+        return short(redact_text(" ".join((self.spec.command, *self.spec.args))), 300)
 
     def environment(self) -> dict[str, str]:
         """What the server sees: a minimal environment, UTF-8, and what its registration says."""

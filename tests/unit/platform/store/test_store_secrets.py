@@ -106,9 +106,10 @@ def test_a36_what_is_stored_is_ciphertext_and_comes_back(
     everything = repr(database.query("select * from secret")) + repr(
         database.query("select subject, details from audit_event")
     )
-    assert "desk.API_KEY" in everything and "secret" in everything
-    for form in (CANARY, CANARY[::-1], CANARY.encode().hex(), base64.b64encode(CANARY.encode())):
-        assert str(form) not in everything
+    assert "desk.API_KEY" in everything
+    encoded = base64.b64encode(CANARY.encode()).decode()
+    for form in (CANARY, CANARY[::-1], CANARY.encode().hex(), encoded):
+        assert form not in everything
     ring = keys.read()
     assert ring.keys[ring.active] not in database.query("select ciphertext from secret")[0][0]
     assert mask_known(f"it is {CANARY}!") == "it is [redacted]!"
