@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 
 import instar
-from instar.api.idempotency import HEADER
+from instar.api.declared import check_declared, declared_routes
+from instar.api.hosts import HostGuard, is_loopback
+from instar.api.idempotency import HEADER, IdempotentRoute
 from instar.api.limits import BodyLimit
 from instar.api.problems import Problem, install_handlers
 from instar.api.routes import ROUTERS
@@ -19,7 +21,7 @@ from instar.api.service import Overrides, Service
 from instar.settings import Settings, load_settings, prepare_process
 from instar_core.errors import PrerequisiteError
 
-__all__ = ["create_app"]
+__all__ = ["create_app", "is_loopback"]
 
 _DESCRIPTION = (
     "Agents that get better from their own work. Errors are RFC 9457 problems; POSTs honour "
@@ -58,33 +60,25 @@ def create_app(settings: Settings | None = None, overrides: Overrides | None = N
         generate_unique_id_function=lambda route: route.name,
     )
     app.add_middleware(BodyLimit)
+    app.add_middleware(HostGuard, settings=settings.api)
     install_handlers(app)
     for router in ROUTERS:
         app.include_router(router)
+    check_declared(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 
 
 async def _check_bind(settings: Settings, service: Service) -> None:
     """Refuses to listen to other machines before anybody could be told from anybody else."""
-    if is_loopback(settings.api.host) or await service.has_key():
+    if is_loopback(settings.api.host) or await service.has_credential():
         return
     raise PrerequisiteError(
-        f"The API would listen on {settings.api.host!r}, reachable from other machines, but no API "
-        "key exists yet.",
+        f"The API would listen on {settings.api.host!r}, reachable from other machines, but there "
+        "is no API key and nobody who could sign in yet.",
         remedy="Make a key first (`instar up` does at its first start), or set INSTAR_API__HOST to "
         "127.0.0.1.",
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
@@ -102,11 +96,17 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             "schema": {"type": "string", "minLength": 1, "maxLength": 200},
             "description": "the same key and request get the same answer; other request: 422",
         }
-        for path in document["paths"].values():
-            if "post" in path:
-                path["post"].setdefault("parameters", []).append(header)
+        # Requests that carry a password are not kept, not even as a hash.
+        kept = {one.route.path_format for one in declared_routes(app) if _keeps_answers(one.route)}
+        for path, methods in document["paths"].items():
+            if "post" in methods and path in kept:
+                methods["post"].setdefault("parameters", []).append(header)
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _keeps_answers(route: APIRoute) -> bool:
+    return isinstance(route, IdempotentRoute) and "POST" in (route.methods or ())
 
 
 def __getattr__(name: str) -> Any:

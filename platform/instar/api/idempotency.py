@@ -7,8 +7,9 @@ cause is repaired the same request may succeed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -20,7 +21,7 @@ from instar.store.idempotency import claim_key, release_key, settle_key
 from instar_core.base import content_hash
 from instar_core.errors import UserError
 
-__all__ = ["HEADER", "IdempotentRoute"]
+__all__ = ["HEADER", "IdempotentRoute", "ShownOnceRoute"]
 
 HEADER = "Idempotency-Key"
 _LONGEST = 200
@@ -29,6 +30,9 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 class IdempotentRoute(APIRoute):
     """A route whose POST honours ``Idempotency-Key``."""
+
+    shown_once: ClassVar[tuple[str, ...]] = ()
+    """Members of the answer that are not kept: a repeated request gets null in their place."""
 
     def get_route_handler(self) -> Handler:
         """The handler, wrapped where the method is POST."""
@@ -40,13 +44,22 @@ class IdempotentRoute(APIRoute):
             key = request.headers.get(HEADER)
             if key is None:
                 return await original(request)
-            return await _once(request, key, original)
+            return await _once(request, key, original, self.shown_once)
 
         return handler
 
 
+class ShownOnceRoute(IdempotentRoute):
+    """A route whose answer holds a secret that is shown once, and never kept."""
+
+    shown_once = ("key",)
+
+
 async def _once(
-    request: Request, key: str, perform: Callable[[Request], Awaitable[Response]]
+    request: Request,
+    key: str,
+    perform: Callable[[Request], Awaitable[Response]],
+    shown_once: tuple[str, ...],
 ) -> Response:
     if not 1 <= len(key) <= _LONGEST:
         raise UserError(
@@ -54,7 +67,8 @@ async def _once(
             remedy=f"Use 1 to {_LONGEST}, for instance a UUID.",
         )
     caller = await authenticate(request)
-    where = [request.method, request.url.path, request.url.query]
+    # Another caller with the same key gets no answer that its own role might not allow.
+    where = [request.method, request.url.path, request.url.query, caller.author.name, caller.role]
     hashed = content_hash([*where, content_hash(await request.body())])
     async with caller.db.transaction(caller.project_id) as session:
         claim = await claim_key(session, caller.project_id, key, hashed)
@@ -77,7 +91,7 @@ async def _once(
             media_type="application/json",
             headers={"Idempotency-Replayed": "true"},
         )
-    return await _perform(request, caller, key, perform)
+    return await _perform(request, caller, key, perform, shown_once)
 
 
 async def _perform(
@@ -85,6 +99,7 @@ async def _perform(
     caller: Caller,
     key: str,
     perform: Callable[[Request], Awaitable[Response]],
+    shown_once: tuple[str, ...],
 ) -> Response:
     kept = False
     try:
@@ -99,7 +114,7 @@ async def _perform(
             )
         if response.status_code < 400:
             async with caller.db.transaction(caller.project_id) as session:
-                answer = bytes(response.body).decode()
+                answer = _without(bytes(response.body).decode(), shown_once)
                 await settle_key(session, caller.project_id, key, response.status_code, answer)
             kept = True
         return response
@@ -107,3 +122,11 @@ async def _perform(
         if not kept:
             async with caller.db.transaction(caller.project_id) as session:
                 await release_key(session, caller.project_id, key)
+
+
+def _without(answer: str, names: tuple[str, ...]) -> str:
+    """A JSON answer with null in place of what is shown once."""
+    if not names or not answer:
+        return answer
+    members = json.loads(answer)
+    return json.dumps({**members, **{name: None for name in names if name in members}})

@@ -9,6 +9,7 @@ remedy.
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -24,6 +25,7 @@ __all__ = [
     "MEDIA_TYPE",
     "Problem",
     "ProblemError",
+    "TooManyAttempts",
     "Unauthenticated",
     "documented",
     "install_handlers",
@@ -52,6 +54,7 @@ _STATUS = {
     "task-file": 422,
     "validation": 422,
     "idempotency-key-reused": 422,
+    "too-many-attempts": 429,
     "parse-failure": 502,
     "model": 502,
     "tool-server": 502,
@@ -63,7 +66,7 @@ _STATUS = {
 }
 _TITLES = {
     "invalid": "The request cannot be carried out as it is",
-    "unauthenticated": "A valid API key is needed",
+    "unauthenticated": "A valid credential is needed",
     "forbidden": "The credential may not do this",
     "not-found": "There is no such thing",
     "method-not-allowed": "This method does not exist here",
@@ -78,6 +81,7 @@ _TITLES = {
     "too-large": "The request is too large",
     "task-file": "The task file is broken",
     "validation": "The request does not have the right form",
+    "too-many-attempts": "Too many attempts",
     "idempotency-key-reused": "The idempotency key belongs to another request",
     "parse-failure": "A model's reply could not be used",
     "model": "The model did not answer",
@@ -125,18 +129,33 @@ def _rebuild(code: str, message: str, remedy: str) -> ProblemError:
 
 
 class Unauthenticated(ProblemError):
-    """No API key, or none that is valid; which of the two is not told."""
+    """No credential, or none that is valid; which of the two is not told."""
 
     def __init__(self) -> None:
         super().__init__(
             "unauthenticated",
-            "The request carries no valid API key.",
-            remedy="Send the header 'Authorization: Bearer <key>'; `instar up` prints the first "
-            "key and keeps it in the data directory.",
+            "The request carries no valid API key, and no session that is still open.",
+            remedy="Send the header 'Authorization: Bearer <key>' (`instar up` prints the first "
+            "key and keeps it in the data directory), or sign in at /v1/auth/login.",
         )
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Unauthenticated, ())
+
+
+class TooManyAttempts(ProblemError):
+    """An address has failed to sign in too often; tells how long to wait, not whether it exists."""
+
+    def __init__(self, wait_s: float) -> None:
+        self.wait_s = max(1, math.ceil(wait_s))
+        super().__init__(
+            "too-many-attempts",
+            "There were too many failed attempts to sign in as this person.",
+            remedy=f"Wait {self.wait_s} seconds, then try again.",
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (TooManyAttempts, (self.wait_s,))
 
 
 def problem_response(
@@ -175,7 +194,10 @@ def respond_to(request: Request, error: Exception) -> Response:
             # The message names the database's address, which callers have no business with.
             _log.error("on %s %s: %s", request.method, request.url.path, error)
             return problem_response(request, error.code, _STORE)
-        return problem_response(request, error.code, str(error))
+        response = problem_response(request, error.code, str(error))
+        if isinstance(error, TooManyAttempts):
+            response.headers["Retry-After"] = str(error.wait_s)
+        return response
     if isinstance(error, RequestValidationError):
         return _malformed(request, error)
     if isinstance(error, HTTPException):
@@ -255,13 +277,14 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """OpenAPI entries for the error statuses that a route can answer with."""
     words = {
         400: "The request cannot be carried out as it is",
-        401: "No valid API key",
+        401: "No valid credential",
         403: "The credential may not do this",
         404: "There is no such thing in this project",
         409: "Conflict with the present state",
         412: "The thing has changed meanwhile (If-Match)",
         413: "The request is too large",
         422: "Malformed request, broken task file, or reused idempotency key",
+        429: "Too many attempts",
         500: "The service made a mistake",
         502: "A model or tool server failed",
         503: "The service is not ready",

@@ -12,9 +12,8 @@ from instar.models.base import Embedder, ModelClient
 from instar.runtime.service import AgentService
 from instar.settings import Settings
 from instar.store.migrate import Readiness, check
-from instar.store.projects import list_api_keys
 from instar.store.session import Database
-from instar.store.system import list_projects
+from instar.store.system import has_credential
 from instar_core.errors import PrerequisiteError
 
 __all__ = ["Overrides", "Service", "database_url"]
@@ -70,16 +69,10 @@ class Service:
         await self.agents.close()
         await self.db.close()
 
-    async def has_key(self) -> bool:
-        """Whether any project has a key that still works."""
+    async def has_credential(self) -> bool:
+        """Whether any project has a key that works, or a person who can sign in."""
         async with self.db.system() as session:
-            projects = await list_projects(session)
-        for project_id in projects:
-            async with self.db.transaction(project_id) as session:
-                keys = await list_api_keys(session, project_id)
-            if any(key.revoked_at is None for key in keys):
-                return True
-        return False
+            return await has_credential(session)
 
     async def schema(self) -> Readiness:
         """Whether the database has exactly this version's schema, asked anew."""

@@ -14,9 +14,11 @@ from datetime import datetime
 from typing import Literal, NamedTuple
 
 from sqlalchemy import func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.store.audit import SYSTEM, AuditEntry, Author, append_audit
+from instar.store.pages import Page, read_page
 from instar.store.session import Database
 from instar.store.system import KeyOwner, find_api_key, find_project
 from instar.store.tables import ApiKeyRow, ProjectRow
@@ -32,7 +34,9 @@ __all__ = [
     "create_project",
     "ensure_project",
     "hash_key",
+    "insert_project",
     "list_api_keys",
+    "page_api_keys",
     "read_api_key",
     "read_project",
     "require_admin_left",
@@ -78,23 +82,34 @@ async def create_project(db: Database, name: str, by: Author = SYSTEM) -> str:
         UserError: If the name is not lower-case letters, digits, ``.``, ``_`` and ``-``.
         ConflictError: If there is one of that name.
     """
+    project_id = new_id()
+    async with db.transaction(project_id) as session:
+        await insert_project(session, project_id, name, by)
+    return project_id
+
+
+async def insert_project(session: AsyncSession, project_id: str, name: str, by: Author) -> None:
+    """Creates the project of this transaction, audited.
+
+    Raises:
+        UserError: If the name is not lower-case letters, digits, ``.``, ``_`` and ``-``.
+        ConflictError: If there is one of that name.
+    """
     if not _NAME.fullmatch(name):
         raise UserError(
             f"{name!r} cannot be a project's name.",
             remedy="Use 1 to 63 lower-case letters, digits, '.', '_' and '-', such as 'support'.",
         )
-    project_id = new_id()
-    try:
-        async with db.transaction(project_id) as session:
-            session.add(ProjectRow(id=project_id, name=name))
-            await session.flush()
-            entry = AuditEntry(action="project.create", subject=name)
-            await append_audit(session, project_id, entry, by)
-    except ConflictError as error:
-        raise ConflictError(
-            f"the project name {name!r} is taken.", remedy="Choose another."
-        ) from error
-    return project_id
+    made = await session.scalar(
+        insert(ProjectRow)
+        .values(id=project_id, name=name)
+        .on_conflict_do_nothing()
+        .returning(ProjectRow.id)
+    )
+    if made is None:
+        raise ConflictError(f"the project name {name!r} is taken.", remedy="Choose another.")
+    entry = AuditEntry(action="project.create", subject=name)
+    await append_audit(session, project_id, entry, by)
 
 
 async def archive_project(session: AsyncSession, project_id: str, by: Author) -> None:
@@ -219,6 +234,14 @@ async def list_api_keys(session: AsyncSession, project_id: str) -> list[ApiKeyRo
         select(ApiKeyRow).where(ApiKeyRow.project_id == project_id).order_by(ApiKeyRow.id)
     )
     return list(rows)
+
+
+async def page_api_keys(
+    session: AsyncSession, project_id: str, *, limit: int = 50, cursor: str | None = None
+) -> Page[ApiKeyRow]:
+    """A page of the project's keys, newest first, revoked ones too."""
+    query = select(ApiKeyRow).where(ApiKeyRow.project_id == project_id)
+    return await read_page(session, query, ApiKeyRow, limit=limit, cursor=cursor)
 
 
 async def read_api_key(session: AsyncSession, project_id: str, key_id: str) -> ApiKeyRow:

@@ -27,6 +27,7 @@ __all__ = [
     "NewUser",
     "add_user",
     "bind_role",
+    "change_role",
     "check_email",
     "clear_login",
     "disable_user",
@@ -222,6 +223,19 @@ async def bind_role(
     return await read_user(session, project_id, user_id)
 
 
+async def change_role(
+    session: AsyncSession, project_id: str, user_id: str, role: KeyRole, by: Author
+) -> Member:
+    """Changes the role of a person who has one in the project.
+
+    Raises:
+        NotFoundError: If nobody of that id has a role here.
+        ConflictError: If the project would be left without an administrator.
+    """
+    await read_user(session, project_id, user_id)
+    return await bind_role(session, project_id, user_id, role, by)
+
+
 async def unbind(session: AsyncSession, project_id: str, user_id: str, by: Author) -> None:
     """Takes a person out of the project; roles elsewhere stay.
 
@@ -257,7 +271,15 @@ def _members(project_id: str) -> Any:
 
 
 def _member(row: Row[Any]) -> Member:
-    return Member(row[0], row[1], row[2], row[3], row[4], row[5] is not None)
+    known = row._mapping
+    return Member(
+        id=known["id"],
+        email=known["email"],
+        name=known["name"],
+        role=known["role"],
+        instance=known["instance"],
+        disabled=known["disabled_at"] is not None,
+    )
 
 
 async def list_users(

