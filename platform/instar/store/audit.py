@@ -1,32 +1,63 @@
-"""Audit: who did what, as one hash chain per stream that the application can only append to."""
+"""Audit: who did what, as one hash chain per stream that the application can only append to.
+
+An event's link is the sha256 of the link before, its number, its id, its moment and the hash of
+what happened, so that no event can be changed, taken out, put in or moved without every later link
+being computed anew; what makes that visible too are the signed checkpoints (:mod:`instar.audit`).
+"""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC
+from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from instar.store.pages import Page, read_page
 from instar.store.tables import AuditEventRow
 from instar_core.base import Frozen, JsonValue, content_hash, new_id
 
-__all__ = ["SYSTEM", "Author", "AuditEntry", "append_audit", "first_broken_link"]
+__all__ = [
+    "ADMIN",
+    "SYSTEM",
+    "AuditEntry",
+    "AuditFilter",
+    "AuditLine",
+    "Author",
+    "append_audit",
+    "first_broken_link",
+    "link_of",
+    "list_events",
+    "stream_lines",
+]
 
 
 class Author(NamedTuple):
-    """Who acts: a ``person``, an evolution ``run`` (its id), or the ``system`` itself."""
+    """Who acts: a ``person``, a ``run`` (its id), or the ``system`` itself."""
 
     kind: str
     name: str
 
 
+ADMIN = "admin"
+"""The stream of everything that is not part of a run."""
+SYSTEM = Author("system", "instar")
+_BATCH = 500
 _APPEND = text(
     "select instar.append_audit(cast(:id as uuid), cast(:project as uuid), :stream, :actor_kind, "
     ":actor, :action, :subject, cast(:details as json), :body_hash)"
 )
-SYSTEM = Author("system", "instar")
+# Raw text, so that nothing that somebody wrote into the table keeps the rest from being read.
+_LINES = """
+select cast(id as text), stream, seq, actor_kind, actor, action, subject, cast(details as text),
+       previous_hash, hash, format,
+       coalesce(to_char(created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), '')
+from instar.audit_event
+where project_id = cast(:project as uuid) {more}
+order by stream, seq, id
+"""
 
 
 class AuditEntry(Frozen):
@@ -35,7 +66,34 @@ class AuditEntry(Frozen):
     action: str
     subject: str
     details: JsonValue = None
-    stream: str = "admin"
+    stream: str = ADMIN
+
+
+class AuditFilter(NamedTuple):
+    """Which events to list; what is empty does not narrow."""
+
+    stream: str = ""
+    action: str = ""
+    actor: str = ""
+    subject: str = ""
+    since: datetime | None = None
+
+
+class AuditLine(NamedTuple):
+    """An event as it lies in the table: ``details`` and the moment as text, unread."""
+
+    id: str
+    stream: str
+    seq: int
+    actor_kind: str
+    actor: str
+    action: str
+    subject: str
+    details: str | None
+    previous_hash: str
+    hash: str
+    format: int
+    moment: str
 
 
 async def append_audit(
@@ -47,6 +105,10 @@ async def append_audit(
 
     Returns:
         The number of the event in its stream.
+
+    Raises:
+        StoreError: When the transaction ends, if the event cannot be written; the transaction's
+            changes are then undone with it.
     """
     body = {
         "project": project_id,
@@ -74,48 +136,90 @@ async def append_audit(
     return int(seq)
 
 
+async def list_events(
+    session: AsyncSession,
+    project_id: str,
+    wanted: AuditFilter | None = None,
+    *,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> Page[AuditEventRow]:
+    """The project's events, newest first.
+
+    Raises:
+        UserError: If the limit is out of range or the cursor is none of ours.
+    """
+    wanted = wanted or AuditFilter()
+    query = select(AuditEventRow).where(AuditEventRow.project_id == project_id)
+    for column, value in (
+        (AuditEventRow.stream, wanted.stream),
+        (AuditEventRow.action, wanted.action),
+        (AuditEventRow.actor, wanted.actor),
+        (AuditEventRow.subject, wanted.subject),
+    ):
+        if value:
+            query = query.where(column == value)
+    if wanted.since is not None:
+        query = query.where(AuditEventRow.created_at >= wanted.since)
+    return await read_page(session, query, AuditEventRow, limit=limit, cursor=cursor)
+
+
+async def stream_lines(
+    session: AsyncSession, project_id: str, stream: str | None = None
+) -> AsyncIterator[AuditLine]:
+    """Every event of a project (or of one stream), stream by stream in order of number.
+
+    Rows are fetched some hundreds at a time, so that a chain of any length takes the same memory.
+    """
+    more = "" if stream is None else "and stream = :stream"
+    rows = await session.stream(
+        text(_LINES.format(more=more)),
+        {"project": project_id} | ({} if stream is None else {"stream": stream}),
+        execution_options={"yield_per": _BATCH},
+    )
+    async for row in rows:
+        yield AuditLine(*row)
+
+
+def link_of(line: AuditLine, project_id: str, *, seq: int | None = None, stream: str = "") -> str:
+    """The link that an event must have, by what stands in it (or as another number or stream).
+
+    Returns:
+        The hash in hex; empty if what stands in the event cannot be read, so that none matches.
+    """
+    number = line.seq if seq is None else seq
+    where = stream or line.stream
+    try:
+        details = None if line.details is None else json.loads(line.details)
+        if line.format == 1:
+            # As revision 0001 made it: neither the moment nor the id is in it.
+            actor, what = [line.actor_kind, line.actor], [line.action, line.subject]
+            return content_hash([line.previous_hash, number, where, actor, what, details])
+        body = {
+            "project": project_id,
+            "stream": where,
+            "actor": [line.actor_kind, line.actor],
+            "action": line.action,
+            "subject": line.subject,
+            "details": details,
+        }
+        body_hash = content_hash(body)
+    except (ValueError, RecursionError):
+        return ""
+    text_ = "\n".join(
+        [line.previous_hash or "", str(number), line.id, line.moment or "", body_hash]
+    )
+    return content_hash(text_.encode("utf-8"))
+
+
 async def first_broken_link(
-    session: AsyncSession, project_id: str, stream: str = "admin"
+    session: AsyncSession, project_id: str, stream: str = ADMIN
 ) -> int | None:
     """The number of the first event whose chain does not hold, or ``None`` if all of it does."""
-    rows = await session.scalars(
-        select(AuditEventRow)
-        .where(AuditEventRow.project_id == project_id, AuditEventRow.stream == stream)
-        .order_by(AuditEventRow.seq)
-    )
     previous, expected = "", 1
-    for row in rows:
-        if row.seq != expected or row.previous_hash != previous or row.hash != _link(row):
+    async for line in stream_lines(session, project_id, stream):
+        intact = line.seq == expected and line.previous_hash == previous
+        if not intact or line.hash != link_of(line, project_id):
             return expected
-        previous, expected = row.hash, expected + 1
+        previous, expected = line.hash, expected + 1
     return None
-
-
-def _link(row: AuditEventRow) -> str:
-    if row.format == 1:
-        return _first_link(row)
-    body = {
-        "project": row.project_id,
-        "stream": row.stream,
-        "actor": [row.actor_kind, row.actor],
-        "action": row.action,
-        "subject": row.subject,
-        "details": row.details,
-    }
-    at = row.created_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    line = "\n".join([row.previous_hash, str(row.seq), at, content_hash(body)])
-    return content_hash(line.encode("utf-8"))
-
-
-def _first_link(row: AuditEventRow) -> str:
-    """The link as revision 0001 made it: the moment is not in it."""
-    return content_hash(
-        [
-            row.previous_hash,
-            row.seq,
-            row.stream,
-            [row.actor_kind, row.actor],
-            [row.action, row.subject],
-            row.details,
-        ]
-    )

@@ -90,6 +90,20 @@ class Database:
             yield session
 
     @asynccontextmanager
+    async def snapshot(self, project_id: str) -> AsyncIterator[AsyncSession]:
+        """A transaction of one project in which every statement sees the same moment.
+
+        Raises:
+            StoreError: As :meth:`transaction`; also when a row that is written has changed since.
+        """
+        async with self._guarded() as session:
+            await session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+            await session.execute(
+                text("select set_config('app.project', :project, true)"), {"project": project_id}
+            )
+            yield session
+
+    @asynccontextmanager
     async def system(self) -> AsyncIterator[AsyncSession]:
         """One transaction of no project: no project's rows are visible, definer functions work."""
         async with self._guarded() as session:

@@ -26,6 +26,7 @@ __all__ = [
     "AuditCheckpointRow",
     "AuditEventRow",
     "AuditHeadRow",
+    "AuditSealedRow",
     "BudgetRow",
     "IdempotencyKeyRow",
     "JobRow",
@@ -191,6 +192,15 @@ class AuditHeadRow(Base):
     seq: Mapped[Big]
     hash: Mapped[Words]
     at: Mapped[CreatedAt]
+
+
+class AuditSealedRow(Base):
+    """Up to which row a stream is in a signed checkpoint; written by ``instar.seal_audit`` alone."""
+
+    __tablename__ = "audit_sealed"
+    project_id: Mapped[str] = mapped_column(ForeignKey(f"{SCHEMA}.project.id"), primary_key=True)
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    seq: Mapped[Big]
 
 
 class AuditCheckpointRow(Base):
