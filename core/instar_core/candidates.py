@@ -15,6 +15,7 @@ from instar_core.base import Frozen, JsonValue, content_hash
 from instar_core.messages import Sampling, ToolCall
 
 __all__ = [
+    "ARTIFACT_KINDS",
     "Candidate",
     "Component",
     "ComponentKind",
@@ -39,6 +40,21 @@ ComponentKind = Literal[
     "judge",
     "middleware",
 ]
+
+
+ARTIFACT_KINDS: dict[ComponentKind, str] = {
+    "instructions": "prompt",
+    "lessons": "lessons",
+    "demonstrations": "demonstrations",
+    "tool_descriptions": "tool_definition",
+    "tool_policy": "policy",
+    "skill": "skill",
+    "memory": "memory_bank",
+    "workflow": "workflow",
+    "judge": "evaluator",
+    "middleware": "middleware",
+}
+"""Kind of a component → kind of the artifact that its versions are kept under."""
 
 
 class Lesson(Frozen):

@@ -6,7 +6,10 @@ the same, byte for byte. A component whose content did not change keeps its vers
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, cast
+from uuid import UUID
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -24,25 +27,31 @@ from instar.store.artifacts import (
     resolve,
 )
 from instar.store.audit import Author
-from instar.store.saving import JobAccess, audit_stream
+from instar.store.saving import JobAccess, Origin, audit_stream
 from instar.store.tables import ArtifactRow, VersionPartRow, VersionRow
 from instar_core.base import JsonValue, canonical_json
-from instar_core.candidates import Candidate, Component, Harness
-from instar_core.errors import NotFoundError, StoreError, UserError
+from instar_core.candidates import ARTIFACT_KINDS, Candidate, Component, Harness
+from instar_core.errors import InvalidContent, NotFoundError, StoreError
 
 __all__ = [
     "AGENT",
+    "AgentNote",
     "AgentVersion",
     "find_agent_version",
     "list_component_versions",
     "load_candidate",
     "load_candidate_version",
     "read_agent",
+    "rollouts_shown",
     "save_agent",
+    "save_agent_as",
 ]
 
 AGENT = "agent"
-_FORMAT = 1
+_FORMAT = 2
+# Format 1 named the pinned versions by id. Both are loaded through the table that pins them, so a
+# project that was exported and imported has the same bytes and the same hashes.
+_READABLE = (1, 2)
 
 
 class AgentVersion(NamedTuple):
@@ -52,6 +61,23 @@ class AgentVersion(NamedTuple):
     agent: str
     version: int
     digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentNote:
+    """What goes with an agent version: who saved it, why, on what evidence, from what.
+
+    ``parents`` are ids of versions of this agent; left out, they are found by the digests that the
+    candidate names as its parents.
+    """
+
+    author: Author
+    reason: str = ""
+    evidence: JsonValue = None
+    parents: Sequence[str] = ()
+    origin: Origin = "save"
+    rollouts: Sequence[str] = ()
+    description: str | None = None
 
 
 async def save_agent(
@@ -82,13 +108,52 @@ async def save_agent(
     Raises:
         UserError: If a name cannot be stored, or a content is no JSON.
     """
-    if "/" in name:
-        raise UserError(f"{name!r} cannot be an agent's name: '/' separates its components.")
+    note = AgentNote(author, reason, evidence)
+    return await save_agent_as(session, ArtifactRef(project_id, AGENT, name), candidate, note)
+
+
+async def save_agent_as(
+    session: AsyncSession, ref: ArtifactRef, candidate: Candidate, note: AgentNote
+) -> AgentVersion:
+    """Saves a candidate as :func:`save_agent` does, with all that can go with a version."""
+    if "/" in ref.name:
+        raise InvalidContent(
+            f"{ref.name!r} cannot be an agent's name: '/' separates its components.",
+            remedy="Choose a name without '/'.",
+        )
+    pinned = await _save_components(session, ref, candidate, note)
+    bundle = canonical_json(_bundle(ref.name, candidate, pinned))
+    row = await create_version(
+        session,
+        ref,
+        Draft(
+            bundle,
+            JSON,
+            note.author,
+            note.reason,
+            note.evidence,
+            parents=note.parents or await _parents(session, ref, candidate),
+            subject_digest=candidate.digest,
+            parts=[(part, pinned[part].id) for part in candidate.components],
+            origin=note.origin,
+            rollouts=note.rollouts,
+            search_text=_search_text(candidate),
+            description=note.description,
+            job_access="overlay",
+        ),
+    )
+    return AgentVersion(row.id, ref.name, row.number, candidate.digest)
+
+
+async def _save_components(
+    session: AsyncSession, ref: ArtifactRef, candidate: Candidate, note: AgentNote
+) -> dict[str, VersionRow]:
+    """The version of each component: the one there is where its content did not change."""
     contents = {
         part: encode_content(component.content) for part, component in candidate.components.items()
     }
     blobs = [content for content, _ in contents.values()]
-    await put_blobs(session, project_id, blobs, stream=audit_stream(author))
+    await put_blobs(session, ref.project_id, blobs, stream=audit_stream(note.author))
     pinned: dict[str, VersionRow] = {}
     # In the order of names, so that two savers lock the components' rows in the same order.
     for part in sorted(contents):
@@ -97,28 +162,45 @@ async def save_agent(
         access: JobAccess = "overlay" if component.trainable else "none"
         pinned[part] = await create_version(
             session,
-            ArtifactRef(project_id, component.kind, f"{name}/{part}"),
-            Draft(content, media_type, author, reason, evidence, job_access=access),
+            _component_ref(ref, part, component),
+            Draft(
+                content,
+                media_type,
+                note.author,
+                note.reason,
+                note.evidence,
+                origin=note.origin,
+                rollouts=[*note.rollouts, *rollouts_shown(component)],
+                job_access=access,
+            ),
             reuse=True,
         )
-    bundle = canonical_json(_bundle(candidate, pinned))
-    ref = ArtifactRef(project_id, AGENT, name)
-    row = await create_version(
-        session,
-        ref,
-        Draft(
-            bundle,
-            JSON,
-            author,
-            reason,
-            evidence,
-            parents=await _parents(session, ref, candidate),
-            subject_digest=candidate.digest,
-            parts=[(part, pinned[part].id) for part in candidate.components],
-            job_access="overlay",
-        ),
-    )
-    return AgentVersion(row.id, name, row.number, candidate.digest)
+    return pinned
+
+
+def rollouts_shown(component: Component) -> list[str]:
+    """Ids of the rollouts from which a component's demonstrations were taken."""
+    if component.kind != "demonstrations" or not isinstance(component.content, dict):
+        return []
+    pool = component.content.get("pool")
+    sources = [
+        one.get("source")
+        for one in (pool if isinstance(pool, list) else ())
+        if isinstance(one, dict)
+    ]
+    return list(dict.fromkeys(str(source) for source in sources if _is_id(source)))
+
+
+def _is_id(value: object) -> bool:
+    try:
+        return isinstance(value, str) and str(UUID(value)) == value
+    except ValueError:
+        return False
+
+
+def _component_ref(agent: ArtifactRef, part: str, component: Component) -> ArtifactRef:
+    kind = ARTIFACT_KINDS[component.kind]
+    return ArtifactRef(agent.project_id, kind, f"{agent.name}/{part}")
 
 
 async def read_agent(
@@ -157,17 +239,24 @@ async def load_candidate_version(session: AsyncSession, version_id: str) -> Cand
     """The candidate of the agent version with that id. Same errors as :func:`load_candidate`."""
     version = await read_version(session, version_id)
     bundle = cast("dict[str, JsonValue]", await read_content(session, version))
-    if not isinstance(bundle, dict) or bundle.get("format") != _FORMAT:
+    if not isinstance(bundle, dict) or bundle.get("format") not in _READABLE:
         raise StoreError(
             f"version {version_id} is not an agent version that this Instar can read.",
             remedy="Use the version of Instar that wrote it.",
         )
+    pins = dict(await list_component_versions(session, version_id))
     components: dict[str, Component] = {}
     for raw in cast("list[dict[str, JsonValue]]", bundle["components"]):
-        pinned = await read_version(session, str(raw["version_id"]))
+        name = str(raw["name"])
+        pinned = pins.get(name)
+        if pinned is None or pinned.blob_digest != raw["digest"]:
+            raise StoreError(
+                f"agent version {version_id} does not pin what it was saved with as {name!r}.",
+                remedy="Do not run it. Restore the database from a backup.",
+            )
         content = await read_content(session, pinned)
         fields = {key: raw[key] for key in ("kind", "trainable", "owner", "budget_tokens")}
-        components[str(raw["name"])] = Component.model_validate({**fields, "content": content})
+        components[name] = Component.model_validate({**fields, "content": content})
     candidate = Candidate(
         components=components,
         harness=Harness.model_validate(bundle["harness"]),
@@ -216,15 +305,18 @@ async def list_component_versions(
     return [(name, version) for name, version in rows]
 
 
-def _bundle(candidate: Candidate, pinned: dict[str, VersionRow]) -> JsonValue:
-    """What the agent version's blob holds: a list, because JSON objects have no order."""
+def _bundle(agent: str, candidate: Candidate, pinned: dict[str, VersionRow]) -> JsonValue:
+    """What the agent version's blob holds: a list, because JSON objects have no order.
+
+    Components are pinned by kind, name, number and digest, which an export and an import keep.
+    """
     components: list[JsonValue] = []
     for name, component in candidate.components.items():
         version = pinned[name]
         components.append(
             {
                 "name": name,
-                "version_id": version.id,
+                "artifact": {"kind": ARTIFACT_KINDS[component.kind], "name": f"{agent}/{name}"},
                 "version": version.number,
                 "digest": version.blob_digest,
                 **component.model_dump(mode="json", exclude={"content"}),
@@ -238,6 +330,12 @@ def _bundle(candidate: Candidate, pinned: dict[str, VersionRow]) -> JsonValue:
         "parents": list(candidate.parents),
         "note": candidate.note,
     }
+
+
+def _search_text(candidate: Candidate) -> str:
+    """The words by which an agent is found: its model, tools, and the names of its components."""
+    tools = [tool.name for tool in candidate.harness.tools]
+    return " ".join((candidate.harness.model, *tools, *candidate.components))
 
 
 async def _parents(session: AsyncSession, ref: ArtifactRef, candidate: Candidate) -> list[str]:

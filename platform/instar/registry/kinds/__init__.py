@@ -14,7 +14,7 @@ from typing import cast
 from instar_core.errors import NotFoundError, PrerequisiteError
 from instar_core.kinds import Kind, did_you_mean
 
-__all__ = ["BUILT_IN", "GROUP", "KIND_OF_COMPONENT", "list_kinds", "open_kind"]
+__all__ = ["BUILT_IN", "GROUP", "list_kinds", "open_kind"]
 
 GROUP = "instar.kinds"
 BUILT_IN: dict[str, str] = {
@@ -34,19 +34,6 @@ BUILT_IN: dict[str, str] = {
     "adapter": "adapter:AdapterKind",
 }
 """Kind → where its class is; modules are imported when a kind is first opened."""
-KIND_OF_COMPONENT: dict[str, str] = {
-    "instructions": "prompt",
-    "tool_descriptions": "tool_definition",
-    "tool_policy": "policy",
-    "memory": "memory_bank",
-    "judge": "evaluator",
-    "lessons": "lessons",
-    "demonstrations": "demonstrations",
-    "skill": "skill",
-    "workflow": "workflow",
-    "middleware": "middleware",
-}
-"""Kind of an agent's component → kind of the artifact that its versions are kept under."""
 _PARTS = (
     "name",
     "title",

@@ -11,7 +11,7 @@ from instar_core.candidates import Demonstration, Demonstrations
 from instar_core.errors import InvalidContent
 from instar_core.kinds import did_you_mean
 
-__all__ = ["DemonstrationsKind", "rollouts_shown"]
+__all__ = ["DemonstrationsKind"]
 
 _POOL, _CHOICE = "pool.jsonl", "choice.json"
 
@@ -98,17 +98,6 @@ class DemonstrationsKind(ModelKind[Demonstrations]):
         if not isinstance(choice, dict):
             raise InvalidContent(f"{_CHOICE!r} must hold an object.")
         return self.check({**choice, "pool": parse_lines(_POOL, files[_POOL])})
-
-
-def rollouts_shown(content: JsonValue) -> tuple[str, ...]:
-    """Ids of the rollouts that cases of this content were taken from; () where it has none."""
-    pool = content.get("pool") if isinstance(content, dict) else None
-    found: dict[str, None] = {}
-    for one in pool if isinstance(pool, list) else ():
-        source = one.get("source") if isinstance(one, dict) else None
-        if isinstance(source, str) and source and not source.startswith("reference:"):
-            found[source] = None
-    return tuple(found)
 
 
 def _turns(shown: Demonstration) -> str:

@@ -8,6 +8,15 @@ alter table instar.artifact no force row level security;
 alter table instar.version no force row level security;
 alter table instar.blob no force row level security;
 
+-- Components of agents are kept under the kinds of the registry, under the names they had. Where such
+-- a name is taken already, the old kind stays: versions are pinned by id, so the agent still loads.
+update instar.artifact a set kind = renamed.new
+from (values ('instructions', 'prompt'), ('tool_descriptions', 'tool_definition'),
+  ('tool_policy', 'policy'), ('memory', 'memory_bank'), ('judge', 'evaluator')) renamed (old, new)
+where a.kind = renamed.old and not exists (
+  select from instar.artifact b
+  where b.project_id = a.project_id and b.kind = renamed.new and b.name = a.name);
+
 -- Whose an artifact is follows its first version. Jobs may lay versions over agents and what an agent
 -- lists as trainable; everything else that a person made stays closed to them.
 update instar.artifact a set owner_kind = v.author_kind
