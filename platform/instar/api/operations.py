@@ -12,11 +12,11 @@ from instar.api.schemas import (
     AgentIn,
     AgentVersionOut,
     LabelIn,
-    ServerOut,
     TaskSetIn,
     TaskSetOut,
     VersionOut,
 )
+from instar.api.schemas_secrets import MovedSecretOut, ServerSaved
 from instar.api.views import (
     agent_version_out,
     server_out,
@@ -29,6 +29,7 @@ from instar.evolution.schemas import EvolutionSpec
 from instar.registry.diffs import Diff, diff_contents, diff_versions
 from instar.rollouts.taskset import parse_task_set
 from instar.runtime.tools.config import ToolServerConfig
+from instar.runtime.tools.secrets import refuse_plain_secrets, settle_secrets
 from instar.store.agents import AGENT, load_candidate_version, save_agent
 from instar.store.artifacts import (
     ArtifactRef,
@@ -42,7 +43,7 @@ from instar.store.artifacts import (
 )
 from instar.store.labels import ANY, LabelMove, list_label_events, list_labels, move_label
 from instar.store.projects import read_project
-from instar.store.servers import put_server
+from instar.store.servers import find_server, put_server
 from instar.store.tables import LabelRow
 from instar.store.task_sets import TASK_SET, create_task_set
 from instar_core.base import JsonValue
@@ -188,19 +189,33 @@ async def move_label_back(
 
 async def save_server(
     session: AsyncSession, caller: Caller, name: str, config: ToolServerConfig
-) -> ServerOut:
-    """Registers a tool server under the name in the path.
+) -> ServerSaved:
+    """Registers a tool server under the name in the path; secret values go to the store.
 
     Raises:
-        UserError: If the registration carries another name.
+        UserError: If the registration carries another name, or refers to no secret of the project.
     """
     if config.name != name:
         raise UserError(
             f"The path names the server {name!r} and the body {config.name!r}.",
             remedy="Use one name in both.",
         )
-    dumped = config.model_dump(mode="json")
-    return server_out(await put_server(session, caller.project_id, name, dumped, caller.author))
+    before = await find_server(session, caller.project_id, name)
+    settled = await settle_secrets(
+        session,
+        caller.project_id,
+        config,
+        caller.service.keys,
+        caller.author,
+        None if before is None else ToolServerConfig.model_validate(before.config),
+    )
+    dumped = settled.config.model_dump(mode="json")
+    row = await put_server(session, caller.project_id, name, dumped, caller.author)
+    return ServerSaved(
+        **server_out(row).model_dump(),
+        moved=[MovedSecretOut(**one._asdict()) for one in settled.moved],
+        notices=settled.notices,
+    )
 
 
 async def save_agent_in(session: AsyncSession, caller: Caller, new: AgentIn) -> AgentVersionOut:
@@ -244,6 +259,9 @@ async def save_task_set(session: AsyncSession, caller: Caller, new: TaskSetIn) -
             "This task set brings a test binding of its own: it says what runs on this machine.",
             remedy="Name a binding of a registered server instead, or let an admin import it.",
         )
+    for server, one in parsed.bindings.items():
+        if not isinstance(one, str):
+            refuse_plain_secrets(server, one)
     bindings: dict[str, JsonValue] = {
         server: one if isinstance(one, str) else one.model_dump(mode="json")
         for server, one in parsed.bindings.items()

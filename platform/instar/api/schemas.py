@@ -262,6 +262,7 @@ class ServerOut(BaseModel):
     args: list[str]
     functions: list[str]
     env_names: list[str]
+    secret_ids: list[str] = Field(description="secrets that it is started with, bindings included")
     test_bindings: list[str] = Field(description="names of the bindings that nights may use")
     effect_free: bool
     created_at: datetime

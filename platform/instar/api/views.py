@@ -21,6 +21,7 @@ from instar.api.schemas import (
     VersionOut,
 )
 from instar.evolution.schemas import PromotionRule
+from instar.redaction import redact_text
 from instar.runtime.tools.config import ToolServerConfig
 from instar.store.agents import AGENT, load_candidate_version
 from instar.store.artifacts import (
@@ -33,6 +34,7 @@ from instar.store.artifacts import (
 from instar.store.evolution import list_candidates, list_evaluations, read_evolution_run
 from instar.store.labels import list_labels
 from instar.store.runs import read_run_version
+from instar.store.secret_refs import find_references
 from instar.store.tables import (
     ArtifactRow,
     LabelRow,
@@ -151,9 +153,10 @@ def server_out(row: McpServerRow) -> ServerOut:
         name=config.name,
         kind=config.kind,
         command=config.command,
-        args=list(config.args),
+        args=[redact_text(arg) for arg in config.args],
         functions=list(config.functions),
         env_names=sorted(config.env),
+        secret_ids=find_references(row.config),
         test_bindings=sorted(config.test_bindings),
         effect_free=config.effect_free,
         created_at=row.created_at,

@@ -1,7 +1,7 @@
 """Tool servers: registered MCP servers by name, with how they start and their test binding.
 
-``config`` is kept as the runtime wrote it (see its own model); secret values do not belong into
-it, only the names of the variables that hold them.
+``config`` is kept as the runtime wrote it (see its own model); in the place of secret values it
+has references (see :mod:`instar.store.secret_refs`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from instar.store.audit import AuditEntry, Author, append_audit
 from instar.store.tables import McpServerRow
 from instar_core.errors import NotFoundError
 
-__all__ = ["delete_server", "list_servers", "put_server", "read_server"]
+__all__ = [
+    "delete_server",
+    "find_server",
+    "list_servers",
+    "list_stored_servers",
+    "put_server",
+    "read_server",
+]
 
 
 async def put_server(
@@ -52,6 +59,25 @@ async def read_server(session: AsyncSession, project_id: str, name: str) -> McpS
             remedy=f"Registered: {', '.join(found) or 'none'}.",
         )
     return found[name]
+
+
+async def find_server(session: AsyncSession, project_id: str, name: str) -> McpServerRow | None:
+    """The server of that name, if there is one."""
+    return await session.scalar(
+        select(McpServerRow).where(
+            McpServerRow.project_id == project_id,
+            McpServerRow.name == name,
+            McpServerRow.deleted_at.is_(None),
+        )
+    )
+
+
+async def list_stored_servers(session: AsyncSession, project_id: str) -> list[McpServerRow]:
+    """The project's servers and those taken out of use: every registration that is kept."""
+    rows = await session.scalars(
+        select(McpServerRow).where(McpServerRow.project_id == project_id).order_by(McpServerRow.id)
+    )
+    return list(rows)
 
 
 async def list_servers(session: AsyncSession, project_id: str) -> list[McpServerRow]:

@@ -30,10 +30,11 @@ async def read_health() -> dict[str, str]:
 
 @router.get("/readyz", responses={503: {"model": Health, "description": "Not ready, and why"}})
 async def read_readiness(request: Request, response: Response) -> Health:
-    """Whether database, schema and broker are as they must be; 503 with the reasons if not."""
+    """Whether database, keys and broker are as they must be; 503 with the reasons if not."""
     service = service_of(request)
     schema, broker = await asyncio.gather(service.schema(), service.broker())
     checks = {"database": "ok" if schema.ready else schema.reason, "broker": broker}
+    checks["secrets"] = await service.secrets() if schema.ready else "not looked at yet"
     ready = all(words == "ok" for words in checks.values())
     if not ready:
         response.status_code = 503

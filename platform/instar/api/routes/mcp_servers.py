@@ -9,6 +9,7 @@ from instar.api.idempotency import IdempotentRoute
 from instar.api.operations import save_server
 from instar.api.problems import documented
 from instar.api.schemas import ServerOut
+from instar.api.schemas_secrets import ServerSaved
 from instar.api.views import server_out
 from instar.runtime.tools.config import ToolServerConfig
 from instar.store.servers import delete_server, list_servers, read_server
@@ -36,8 +37,11 @@ async def read_mcp_server(name: str, caller: Viewer) -> ServerOut:
 
 
 @router.put("/{name}")
-async def put_mcp_server(name: str, config: ToolServerConfig, caller: Admin) -> ServerOut:
-    """Registers a server or replaces its registration; nothing is started."""
+async def put_mcp_server(name: str, config: ToolServerConfig, caller: Admin) -> ServerSaved:
+    """Registers a server or replaces its registration; nothing is started.
+
+    What looks like a secret in `env` and `args` is kept as one, and a reference takes its place.
+    """
     async with caller.db.transaction(caller.project_id) as session:
         return await save_server(session, caller, name, config)
 
