@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from instar.redaction import redact, redact_text
 from instar_core.errors import InstarError
 
 __all__ = [
@@ -50,6 +51,7 @@ _STATUS = {
     "lease-lost": 409,
     "in-progress": 409,
     "precondition-failed": 412,
+    "precondition-required": 428,
     "too-large": 413,
     "task-file": 422,
     "validation": 422,
@@ -78,6 +80,7 @@ _TITLES = {
     "lease-lost": "Another worker holds this now",
     "in-progress": "The same request is still being worked on",
     "precondition-failed": "The thing has changed meanwhile",
+    "precondition-required": "A change must name the state that it changes",
     "too-large": "The request is too large",
     "task-file": "The task file is broken",
     "validation": "The request does not have the right form",
@@ -163,14 +166,16 @@ def problem_response(
 ) -> JSONResponse:
     """The response for a problem code (``internal`` when the code is unknown)."""
     status = _STATUS.get(code, 500)
+    # Whatever an error quotes: no credential leaves in it.
+    detail = redact_text(detail)
     code = code if code in _TITLES else "internal"
     problem = Problem(
         type=f"urn:instar:problem:{code}",
         title=_TITLES[code],
         status=status,
         detail=detail,
-        instance=request.url.path,
-        errors=errors,
+        instance=redact_text(request.url.path),
+        errors=None if errors is None else redact(errors),
     )
     headers = {}
     if status == 401:
@@ -284,6 +289,7 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
         412: "The thing has changed meanwhile (If-Match)",
         413: "The request is too large",
         422: "Malformed request, broken task file, or reused idempotency key",
+        428: "A change of something that exists needs If-Match",
         429: "Too many attempts",
         500: "The service made a mistake",
         502: "A model or tool server failed",

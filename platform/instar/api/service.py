@@ -11,7 +11,9 @@ from instar.api.problems import ProblemError
 from instar.models.base import Embedder, ModelClient
 from instar.runtime.service import AgentService
 from instar.settings import Settings
+from instar.store.keyring import KeySource
 from instar.store.migrate import Readiness, check
+from instar.store.secrets import check_keys
 from instar.store.session import Database
 from instar.store.system import has_credential
 from instar_core.errors import PrerequisiteError
@@ -52,6 +54,7 @@ class Service:
     settings: Settings
     db: Database
     agents: AgentService
+    keys: KeySource
     _ready: bool = False
     _checked: float = field(default=float("-inf"))
     _reason: str = ""
@@ -60,9 +63,10 @@ class Service:
     @classmethod
     def open(cls, settings: Settings, overrides: Overrides) -> Service:
         """The service of this process; opens no connection yet."""
-        db = Database(database_url(settings))
+        limit = settings.registry.max_content_bytes
+        db = Database(database_url(settings), max_content_bytes=limit)
         agents = AgentService(db, settings, models=overrides.models, embedder=overrides.embedder)
-        return cls(settings=settings, db=db, agents=agents)
+        return cls(settings=settings, db=db, agents=agents, keys=KeySource.of(settings))
 
     async def close(self) -> None:
         """Ends tool servers and connections."""
@@ -77,6 +81,10 @@ class Service:
     async def schema(self) -> Readiness:
         """Whether the database has exactly this version's schema, asked anew."""
         return await asyncio.to_thread(check, self.db.url)
+
+    async def secrets(self) -> str:
+        """``ok``, or why stored secrets cannot be opened with the keyring of this process."""
+        return await check_keys(self.db, self.keys)
 
     async def broker(self) -> str:
         """``ok``, or what is wrong with the broker."""
@@ -97,7 +105,7 @@ class Service:
         return "ok"
 
     async def require_ready(self) -> None:
-        """Lets requests through once the schema was found to be right.
+        """Lets requests through once the schema was found to be right, and the keys to fit.
 
         Raises:
             ProblemError: ``not-ready``, with the reason.
@@ -107,7 +115,9 @@ class Service:
         async with self._lock:
             if not self._ready and time.monotonic() - self._checked > _CHECK_EVERY_S:
                 found = await self.schema()
-                self._ready, self._reason = found
+                keys = await self.secrets() if found.ready else "ok"
+                self._ready = found.ready and keys == "ok"
+                self._reason = found.reason or keys
                 self._checked = time.monotonic()
         if not self._ready:
             raise ProblemError("not-ready", f"The service is not ready: {self._reason}")

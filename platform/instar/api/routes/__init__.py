@@ -16,6 +16,7 @@ from instar.api.routes import (
     promotions,
     proposals,
     runs,
+    secrets,
     task_sets,
     transfer,
     users,
@@ -38,6 +39,7 @@ ROUTERS = (
     users.router,
     projects.router,
     api_keys.router,
+    secrets.router,
     transfer.router,
     chat.router,
 )
