@@ -24,6 +24,7 @@ __all__ = [
     "EngineSettings",
     "ModelPrice",
     "ModelSettings",
+    "RegistrySettings",
     "SecretsSettings",
     "Settings",
     "WorkerSettings",
@@ -221,6 +222,14 @@ class AuditSettings(BaseModel):
     )
 
 
+class RegistrySettings(BaseModel):
+    """Limits of what the registry stores."""
+
+    max_content_bytes: int = Field(
+        default=5_000_000, ge=1, description="largest content of one version (5 MB)"
+    )
+
+
 class EmbeddedSettings(BaseModel):
     """What `instar up` starts and how it keeps its files."""
 
@@ -274,6 +283,9 @@ class Settings(BaseSettings):
     )
     audit: AuditSettings = Field(
         default_factory=AuditSettings, description="the audit chain's checkpoints"
+    )
+    registry: RegistrySettings = Field(
+        default_factory=RegistrySettings, description="limits of what is stored"
     )
     embedded: EmbeddedSettings = Field(
         default_factory=EmbeddedSettings, description="supervisor of `instar up`"

@@ -1,4 +1,7 @@
-"""Limits: a request body beyond the limit is refused before it fills the memory."""
+"""Limits: a request body that is too large, too deep or no text is refused before it is parsed.
+
+A parser that meets a hundred thousand brackets runs out of stack, so JSON is looked at first.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from instar.api.problems import problem_response
+from instar.store.contents import MAX_DEPTH, is_too_deep
 
 __all__ = ["MAX_BODY_BYTES", "BodyLimit"]
 
@@ -14,7 +18,8 @@ MAX_BODY_BYTES = 64 * 2**20
 
 
 class BodyLimit:
-    """Middleware that answers 413 when a body is announced, or turns out, to be too large.
+    """Middleware that answers 413 to a body that is announced, or turns out, to be too large, and
+    422 to JSON that is no UTF-8 or nests too deeply.
 
     Args:
         app: The application behind it.
@@ -30,7 +35,8 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        headers = dict(scope["headers"])
+        announced = headers.get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > self.limit:
             await self._refuse(scope, receive, send)
             return
@@ -45,7 +51,24 @@ class BodyLimit:
                 raise HTTPException(413)
             return message
 
-        await self.app(scope, counted, send)
+        if b"json" not in headers.get(b"content-type", b"json").lower():
+            await self.app(scope, counted, send)
+            return
+        try:
+            messages = await _read(counted)
+        except HTTPException:
+            await self._refuse(scope, receive, send)
+            return
+        wrong = _wrong(b"".join(message.get("body", b"") for message in messages))
+        if wrong:
+            await problem_response(Request(scope), "validation", wrong)(scope, receive, send)
+            return
+        messages.reverse()
+
+        async def again() -> Message:
+            return messages.pop() if messages else await receive()
+
+        await self.app(scope, again, send)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = problem_response(
@@ -55,3 +78,28 @@ class BodyLimit:
         )
         response.headers["Connection"] = "close"
         await response(scope, receive, send)
+
+
+async def _read(receive: Receive) -> list[Message]:
+    """Every message of a body, or those before the client went away."""
+    messages = [await receive()]
+    while messages[-1]["type"] == "http.request" and messages[-1].get("more_body", False):
+        messages.append(await receive())
+    return messages
+
+
+def _wrong(body: bytes) -> str:
+    """What is wrong with a JSON text before it is parsed, with the remedy; empty if nothing is."""
+    try:
+        body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return (
+            f"The body is not UTF-8: byte {error.start} is 0x{body[error.start]:02x}. "
+            "Send JSON as UTF-8."
+        )
+    if is_too_deep(body):
+        return (
+            f"The body has more than {MAX_DEPTH} objects and arrays inside each other, which is "
+            "the limit. Flatten it."
+        )
+    return ""

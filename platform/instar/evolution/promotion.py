@@ -57,7 +57,14 @@ async def promote(
         await move_label(
             session,
             ref,
-            LabelMove(row.label, candidate, expected, f"proposal {row.id}", unlock=True),
+            LabelMove(
+                row.label,
+                candidate,
+                expected,
+                f"proposal {row.id}",
+                unlock=True,
+                run_id=row.run_id,
+            ),
             by,
         )
     except ConflictError as error:

@@ -114,7 +114,8 @@ async def run_claimed(
 
 @asynccontextmanager
 async def _database(settings: Settings) -> AsyncIterator[Database]:
-    db = Database(database_url(settings))
+    limit = settings.registry.max_content_bytes
+    db = Database(database_url(settings), max_content_bytes=limit)
     try:
         yield db
     finally:

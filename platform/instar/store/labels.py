@@ -26,7 +26,13 @@ from instar.store.tables import (
     VersionRow,
 )
 from instar_core.base import JsonValue, short
-from instar_core.errors import ConflictError, InvalidContent, NotFoundError, PermissionDenied
+from instar_core.errors import (
+    ConflictError,
+    InvalidContent,
+    NotFoundError,
+    PermissionDenied,
+    UserError,
+)
 
 __all__ = [
     "ANY",
@@ -91,7 +97,7 @@ async def move_label(
     Raises:
         ConflictError: If the label is elsewhere; nothing was moved.
         PermissionDenied: If the mover's role is below the label's, or a job moves it.
-        InvalidContent: If the name cannot be a label's (only digits, ``latest``, odd characters).
+        UserError: If the name cannot be a label's (only digits, ``latest``, odd characters).
         NotFoundError: If there is no such version.
     """
     _check_name(move.label)
@@ -301,13 +307,13 @@ def _check_role(ref: ArtifactRef, label: LabelRow, role: str) -> None:
 
 def _check_name(label: str) -> None:
     if label.isdecimal():
-        raise InvalidContent(
+        raise UserError(
             f"{short(label, 80)!r} cannot be a label: labels of digits alone would be taken for "
             "versions.",
             remedy=f"Name it 'v{short(label, 20)}', for example.",
         )
     if label in _RESERVED or not _NAME.fullmatch(label):
-        raise InvalidContent(
+        raise UserError(
             f"{short(label, 80)!r} cannot be a label.",
             remedy="Use 1 to 63 lower-case letters, digits, '.', '_' and '-'; 'latest' is taken.",
         )

@@ -17,9 +17,10 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.ext.asyncio import async_sessionmaker as session_maker
 
+from instar.store.contents import MAX_CONTENT_BYTES
 from instar.store.tables import SCHEMA
 from instar.store.urls import driver_url, without_password
-from instar_core.errors import ConflictError, StoreError, UserError
+from instar_core.errors import ConflictError, InvalidContent, StoreError
 
 __all__ = ["Database", "as_store_error", "is_retryable"]
 
@@ -53,9 +54,16 @@ class Database:
     Args:
         app_url: URL of the role ``instar_app``.
         pool_size: Connections kept; as many again may be opened for a burst.
+        max_content_bytes: Limit of one artifact content.
     """
 
-    def __init__(self, app_url: str, *, pool_size: int = 5) -> None:
+    def __init__(
+        self,
+        app_url: str,
+        *,
+        pool_size: int = 5,
+        max_content_bytes: int = MAX_CONTENT_BYTES,
+    ) -> None:
         self.url = app_url
         url = driver_url(app_url)
         self._where = without_password(url)
@@ -68,7 +76,9 @@ class Database:
             connect_args={"connect_timeout": 10, "application_name": "instar"},
         )
         event.listen(self._engine.sync_engine, "connect", _prepare_connection)
-        self._sessions = session_maker(self._engine, expire_on_commit=False)
+        # What store functions must know of the installation travels with the session.
+        info = {"max_content_bytes": max_content_bytes}
+        self._sessions = session_maker(self._engine, expire_on_commit=False, info=info)
 
     @asynccontextmanager
     async def transaction(self, project_id: str) -> AsyncIterator[AsyncSession]:
@@ -81,7 +91,7 @@ class Database:
             StoreError: If the database is away, read-only or full. Whether a commit that broke off
                 took place is unknown; writers use keys so that repeating is safe.
             ConflictError: If a uniqueness or reference rule of the database was broken.
-            UserError: If a value cannot be stored as it is (NUL characters, numbers out of range).
+            InvalidContent: If a value cannot be stored as it is (NUL, numbers out of range).
         """
         async with self._guarded() as session:
             await session.execute(
@@ -146,7 +156,7 @@ class Database:
             ) from error
         except DataError as error:
             # No state of the database: the same value is refused for ever, so waiting is no use.
-            raise UserError(
+            raise InvalidContent(
                 f"a value cannot be stored as it is: {_words(error)}.",
                 remedy="Correct it: no NUL characters, and numbers within 64 bits.",
             ) from error

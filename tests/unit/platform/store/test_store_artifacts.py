@@ -146,7 +146,8 @@ def test_content_that_is_no_utf8_is_refused() -> None:
         encode_content("\ud800")
     with pytest.raises(UserError, match="cannot be stored"):
         encode_content({"a": float("nan")})
-    for value in ("a\x00b", {"a": ["\x00"]}, {"\x00": 1}):
+    nuls: list[JsonValue] = ["a\x00b", {"a": ["\x00"]}, {"\x00": 1}]
+    for value in nuls:
         with pytest.raises(InvalidContent, match="NUL character"):
             encode_content(value)
 
