@@ -126,7 +126,7 @@ async def make_key(request: Request, caller: Caller, wanted: ApiKeyIn) -> ApiKey
 
 
 def _areas(request: Request) -> set[str]:
-    paths = (one.route.path for one in declared_routes(request.app))
+    paths = (one.path for one in declared_routes(request.app))
     return {path.split("/")[2] for path in paths if path.startswith("/v1/")}
 
 

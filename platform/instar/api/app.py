@@ -97,7 +97,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             "description": "the same key and request get the same answer; other request: 422",
         }
         # Requests that carry a password are not kept, not even as a hash.
-        kept = {one.route.path_format for one in declared_routes(app) if _keeps_answers(one.route)}
+        kept = {one.path for one in declared_routes(app) if _keeps_answers(one.route)}
         for path, methods in document["paths"].items():
             if "post" in methods and path in kept:
                 methods["post"].setdefault("parameters", []).append(header)

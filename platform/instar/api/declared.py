@@ -6,11 +6,10 @@ an open door.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, iter_route_contexts
 
 from instar.api.auth import Access
 from instar_core.errors import InstarError
@@ -34,6 +33,7 @@ PUBLIC: Final = frozenset(
 class DeclaredRoute(NamedTuple):
     """One route and what it asks for; ``None`` where it is public."""
 
+    path: str
     route: APIRoute
     access: Access | None
 
@@ -45,9 +45,10 @@ def declared_routes(app: FastAPI) -> list[DeclaredRoute]:
         InstarError: If a route says nothing and is not public, or is of a kind that cannot say.
     """
     found: list[DeclaredRoute] = []
-    for route in _routes(app.routes):
-        path = getattr(route, "path", repr(route))
-        access = _access(route.dependant) if isinstance(route, APIRoute) else None
+    # Included routers keep their routes: the context knows the whole path and what was added.
+    for context in iter_route_contexts(app.routes):
+        route, path = context.original_route, str(context.path_format or context.path)
+        access = _access(context.dependant) if isinstance(route, APIRoute) else None
         if (access is None) != (path in PUBLIC):
             raise InstarError(
                 f"the route {path!r} "
@@ -56,7 +57,7 @@ def declared_routes(app: FastAPI) -> list[DeclaredRoute]:
                 "list it in instar.api.declared.PUBLIC.",
             )
         if isinstance(route, APIRoute):
-            found.append(DeclaredRoute(route, access))
+            found.append(DeclaredRoute(path, route, access))
     return found
 
 
@@ -67,16 +68,6 @@ def check_declared(app: FastAPI) -> None:
         InstarError: Naming the route.
     """
     declared_routes(app)
-
-
-def _routes(routes: Any) -> Iterator[Any]:
-    """Routes, those of included routers too (FastAPI keeps them apart)."""
-    for route in routes:
-        inner = getattr(route, "original_router", None)
-        if inner is not None:
-            yield from _routes(inner.routes)
-        else:
-            yield route
 
 
 def _access(dependant: Any) -> Access | None:

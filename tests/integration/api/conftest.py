@@ -34,7 +34,7 @@ class LiveApi:
     clients: list[httpx.Client] = field(default_factory=list)
 
     def client(self, role: str = "admin", **headers: str) -> httpx.Client:
-        """A client with the key of a role (``admin``, ``approver``, ``operator``, ``viewer``, ``other``)."""
+        """A client with the key of a role; ``other`` is another project's admin."""
         made = httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {self.keys[role]}", **headers},
