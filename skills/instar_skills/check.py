@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 from instar_core.base import Frozen, JsonValue
 from instar_core.errors import InvalidContent
+from instar_skills.content import MAIN_FILE, document_of, main_path, script_hashes
 from instar_skills.document import SkillDocument, name_problem, split_header
-from instar_skills.folder import MAIN_FILE, document_of, main_path, script_hashes
 from instar_skills.paths import check_paths
 
 __all__ = ["SkillReport", "check_skill", "folder_name", "strict_copy"]

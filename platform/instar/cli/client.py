@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from instar.settings import Settings, load_settings
@@ -21,6 +21,9 @@ from instar_core.errors import (
     UserError,
 )
 
+if TYPE_CHECKING:
+    import httpx
+
 __all__ = ["Client", "path_of", "problem_error"]
 
 _TIMEOUT_S = 600.0
@@ -34,6 +37,13 @@ _KINDS: dict[int, type[InstarError]] = {
     412: ConflictError,
     422: UserError,
 }
+
+
+class Raw(NamedTuple):
+    """A body that is no JSON."""
+
+    data: bytes
+    media_type: str
 
 
 def path_of(*parts: str) -> str:
@@ -61,9 +71,21 @@ class Client:
         """The JSON answer to a POST, sent with this idempotency key or a fresh one."""
         return self._call("POST", path, body=body, key=key)
 
-    def put(self, path: str, body: Any = None) -> Any:
-        """The JSON answer to a PUT."""
-        return self._call("PUT", path, body=body)
+    def upload(self, path: str, data: bytes, media_type: str, **query: Any) -> Any:
+        """The JSON answer to a POST of bytes as they are."""
+        return self._call("POST", path, body=Raw(data, media_type), query=query)
+
+    def download(self, path: str, body: Any = None) -> bytes:
+        """The bytes that a POST is answered with."""
+        return self._send("POST", path, body=body).content
+
+    def put(self, path: str, body: Any = None, *, match: str | None = None) -> Any:
+        """The JSON answer to a PUT; ``match`` is the ETag of the state that it changes."""
+        return self._call("PUT", path, body=body, match=match)
+
+    def delete(self, path: str, **query: Any) -> None:
+        """A DELETE, done."""
+        self._call("DELETE", path, query=query)
 
     def pages(self, path: str, **query: Any) -> Iterator[Any]:
         """Every item of a list, page after page."""
@@ -109,22 +131,41 @@ class Client:
         body: Any = None,
         query: dict[str, Any] | None = None,
         key: str | None = None,
+        match: str | None = None,
     ) -> Any:
+        if method == "POST":
+            key = key or new_id()
+        sent = {"Idempotency-Key": key, "If-Match": match}
+        answer = self._send(method, path, body=body, query=query, headers=sent)
+        return answer.json() if answer.content else None
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: dict[str, Any] | None = None,
+        headers: Mapping[str, str | None] | None = None,
+    ) -> httpx.Response:
         import httpx
 
-        headers = {"Authorization": f"Bearer {self._key}"}
-        if method == "POST":
-            headers["Idempotency-Key"] = key or new_id()
+        asked = {name: value for name, value in (headers or {}).items() if value is not None}
+        asked["Authorization"] = f"Bearer {self._key}"
+        sent: dict[str, Any] = {"json": body}
+        if isinstance(body, Raw):
+            sent = {"content": body.data}
+            asked["Content-Type"] = body.media_type
         wanted = {name: value for name, value in (query or {}).items() if value is not None}
         try:
             answer = httpx.request(
                 method,
                 self.base_url + path,
-                json=body,
                 params=wanted,
-                headers=headers,
+                headers=asked,
                 timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S),
                 trust_env=False,
+                **sent,
             )
         except httpx.TransportError as error:
             raise InfrastructureError(
@@ -133,7 +174,7 @@ class Client:
             ) from error
         if answer.status_code >= 400:
             raise problem_error(answer.status_code, answer.text)
-        return answer.json() if answer.content else None
+        return answer
 
 
 def problem_error(status: int, text: str) -> InstarError:

@@ -7,7 +7,6 @@ stays out: this role of the database cannot read it.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -40,6 +39,7 @@ from instar.registry.transfer.provenance import facts_of_move, facts_of_version
 from instar.store.agents import load_candidate_version
 from instar.store.projects import read_project
 from instar.store.rollouts import read_rollout
+from instar.store.secret_refs import find_references
 from instar.store.tables import ArtifactRow, LabelEventRow, VersionRow
 from instar.store.transfer import (
     RegistryRows,
@@ -56,7 +56,6 @@ from instar_skills.paths import check_path
 
 __all__ = ["ExportOptions", "export_project", "task_lines"]
 
-_REFERENCE = re.compile(r"\$\{secret:([0-9a-fA-F-]{36})\}")
 _LONGEST_FILE = 64 * 2**20
 
 
@@ -138,7 +137,7 @@ async def export_project(
         sealed=SealedFacts(tasks=state.sealed),
         rollouts=rollouts,
         secrets=tuple(
-            SecretFacts(id=key, name=names.get(key, "")) for key in sorted(state.secrets)
+            SecretFacts(reference=one, name=names.get(one, one)) for one in sorted(state.secrets)
         ),
         files=tuple(sorted(state.files, key=lambda one: one.path)),
     )
@@ -248,7 +247,7 @@ async def _content(
 ) -> tuple[str, str, TaskFacts | None]:
     """Writes a version's content; returns its folder, its blob and its tasks."""
     folder = f"artifacts/{artifact.kind}/{slug_of(artifact.kind, artifact.name)}/v{row.number}"
-    state.secrets.update(one.lower() for one in _REFERENCE.findall(data.decode("utf-8", "replace")))
+    state.secrets.update(find_references(data.decode("utf-8", "replace")))
     form = open_form(artifact.kind, artifact.name, data, row.media_type)
     files = dict(form.files)
     tasks = None

@@ -268,7 +268,7 @@ def _report(
     if manifest.rollouts:
         notes.append(f"{manifest.rollouts} trajectories are in the export; they are not imported.")
     if manifest.secrets:
-        named = ", ".join(one.name or one.id for one in manifest.secrets)
+        named = ", ".join(one.name for one in manifest.secrets)
         notes.append(f"contents refer to secrets that must be made here: {named}.")
     masked = [item for item in writer.package.versions if item.facts.masked]
     notes += [

@@ -168,9 +168,9 @@ class SealedFacts(Frozen):
 
 
 class SecretFacts(Frozen):
-    """A secret that something refers to: its id and name, never its value."""
+    """A secret that a content refers to: how, and its name; never its value."""
 
-    id: str
+    reference: str
     name: str
 
 
