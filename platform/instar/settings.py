@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import AliasChoices, BaseModel, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from instar.redaction import MASK, is_secret_variable, redact_text
+from instar.redaction import MASK, install_log_redaction, is_secret_variable, redact_text
 from instar_core.errors import UserError
 
 __all__ = [
@@ -49,7 +49,9 @@ def prepare_process() -> None:
     """Sets what numeric and model libraries read when they are imported; call it before they are.
 
     Values that a person has set stay. Every entry point (command line, worker, engine) calls it.
+    Its logs are redacted from then on.
     """
+    install_log_redaction()
     for name, value in _PROCESS_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 

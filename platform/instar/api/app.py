@@ -18,6 +18,7 @@ from instar.api.limits import BodyLimit
 from instar.api.problems import Problem, install_handlers
 from instar.api.routes import ROUTERS
 from instar.api.service import Overrides, Service
+from instar.redaction import install_log_redaction
 from instar.settings import Settings, load_settings, prepare_process
 from instar_core.errors import PrerequisiteError
 
@@ -36,6 +37,7 @@ def create_app(settings: Settings | None = None, overrides: Overrides | None = N
         settings: Settings; the environment's when omitted.
         overrides: Parts put in place of the service's own, for tests and embedding programs.
     """
+    install_log_redaction()
     settings = settings or load_settings()
     overrides = overrides or Overrides()
 

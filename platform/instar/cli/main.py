@@ -9,7 +9,20 @@ from typing import Annotated
 
 import typer
 
-from instar.cli import agents, artifacts, backup, db, evolve, models, service, tasks
+from instar.cli import (
+    agents,
+    artifacts,
+    audit,
+    backup,
+    db,
+    evolve,
+    models,
+    secrets,
+    service,
+    tasks,
+    transfer,
+)
+from instar.redaction import redact_text
 from instar.settings import prepare_process
 from instar_core.errors import InstarError, UserError
 
@@ -29,8 +42,11 @@ app.add_typer(db.app, name="db")
 app.add_typer(evolve.app, name="evolve")
 app.add_typer(agents.app, name="agent")
 app.add_typer(tasks.app, name="tasks")
+transfer.register(artifacts.app, tasks.app)
 app.add_typer(artifacts.app, name="artifact")
+app.add_typer(audit.app, name="audit")
 app.add_typer(models.app, name="model")
+app.add_typer(secrets.app, name="secret")
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -70,14 +86,15 @@ def main() -> None:
     try:
         app()
     except InstarError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(redact_text(f"error: {error}"), file=sys.stderr)
         sys.exit(2 if isinstance(error, UserError) else 1)
     except Exception as error:  # noqa: BLE001 - the last place that can turn it into words
         if os.environ.get("INSTAR_DEBUG"):
             raise
         print(
-            f"error: {type(error).__name__}: {error}\nThis should not happen. Repeat it with "
-            "INSTAR_DEBUG=1 for the details, and report it.",
+            redact_text(f"error: {type(error).__name__}: {error}")
+            + "\nThis should not happen. Repeat it with INSTAR_DEBUG=1 for the details, and "
+            "report it.",
             file=sys.stderr,
         )
         sys.exit(1)

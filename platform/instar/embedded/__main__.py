@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from instar.embedded.up import up
+from instar.redaction import redact_text
 from instar.settings import load_settings, prepare_process
 from instar_core.errors import InstarError, UserError
 
@@ -15,7 +16,7 @@ def main() -> int:
     try:
         up(load_settings())
     except InstarError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(redact_text(f"error: {error}"), file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
     return 0
 

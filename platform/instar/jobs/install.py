@@ -14,12 +14,15 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from instar.audit.keys import ensure_signing_key
 from instar.embedded.files import private_write
 from instar.embedded.layout import Layout
 from instar.embedded.postgres import PostgresServer
+from instar.jobs.install_secrets import install_secrets
 from instar.jobs.leases import free_leases
 from instar.jobs.reconciler import Reconciler
 from instar.jobs.runner import database_url
+from instar.redaction import redact_text
 from instar.settings import Settings, load_settings, prepare_process
 from instar.store import projects
 from instar.store.audit import Author
@@ -62,6 +65,8 @@ async def install(settings: Settings) -> str:
         await _ensure_key(db, project_id, layout.api_key)
         if settings.worker.name:
             await free_leases(db, settings.worker.name)
+        await asyncio.to_thread(ensure_signing_key, settings)
+        await install_secrets(db, settings, _AUTHOR)
         # Before anything accepts work: what former workers left is queued, dead or cancelled.
         await Reconciler(db).reap()
     finally:
@@ -120,7 +125,7 @@ def main() -> int:
     try:
         revision = asyncio.run(install(load_settings()))
     except InstarError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(redact_text(f"error: {error}"), file=sys.stderr)
         return 1
     print(f"schema revision {revision}")
     return 0

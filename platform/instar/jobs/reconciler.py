@@ -15,14 +15,16 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from instar.audit.writer import Sealer
 from instar.evolution.orphans import settle_orphans
 from instar.jobs.bell import ring_job
 from instar.jobs.runner import database_url
-from instar.settings import load_settings, prepare_process
+from instar.redaction import redact_text
+from instar.settings import Settings, load_settings, prepare_process
 from instar.store import job_ends, system
 from instar.store.jobs import JOB_TOPIC
 from instar.store.session import Database
-from instar_core.errors import InstarError, StoreError
+from instar_core.errors import InstarError, PrerequisiteError, StoreError
 
 __all__ = ["Reconciler", "main"]
 
@@ -31,6 +33,7 @@ _FIRST_RING_S = 5.0
 _LONGEST_RING_S = 60.0
 _HEAL_S = 30.0
 _PARTITIONS_S = 24 * 3600.0
+_LAST_SEAL_S = 8.0
 _BATCH = 200
 
 
@@ -147,6 +150,7 @@ async def _run() -> None:
     beat_file = os.environ.get("INSTAR_BEAT_FILE")
     db = Database(database_url(settings), pool_size=1)
     reconciler = Reconciler(db)
+    sealing = asyncio.create_task(_seal_until(stop, db, settings))
     try:
         while not stop.is_set():
             try:
@@ -161,7 +165,33 @@ async def _run() -> None:
             except TimeoutError:
                 continue
     finally:
+        stop.set()
+        await sealing
         await db.close()
+
+
+async def _seal_until(stop: asyncio.Event, db: Database, settings: Settings) -> None:
+    """Seals the audit chain on a clock of its own, and once more when the service stops."""
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        while not stop.is_set():
+            await _seal(db, settings)
+            await asyncio.wait({stopping}, timeout=settings.audit.checkpoint_s)
+        async with asyncio.timeout(_LAST_SEAL_S):
+            await _seal(db, settings)
+    except TimeoutError:
+        _log.warning("the last audit checkpoint took too long; the next start writes it")
+    finally:
+        stopping.cancel()
+
+
+async def _seal(db: Database, settings: Settings) -> None:
+    try:
+        await Sealer.open(db, settings).seal_all()
+    except StoreError as error:
+        _log.warning("audit checkpoint put off: %s", error)
+    except PrerequisiteError as error:
+        _log.error("no audit checkpoint is written: %s", error)
 
 
 def main() -> int:
@@ -171,7 +201,7 @@ def main() -> int:
     try:
         asyncio.run(_run())
     except InstarError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(redact_text(f"error: {error}"), file=sys.stderr)
         return 1
     return 0
 

@@ -21,6 +21,7 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool
 
+from instar.redaction import redact_text
 from instar.store.roles import is_missing_login, prepare_roles
 from instar.store.tables import SCHEMA
 from instar.store.urls import APP_ROLE, OWNER_ROLE, app_url, driver_url, without_password
@@ -266,7 +267,7 @@ def main(arguments: list[str] | None = None) -> int:
             data_dir=Path(marker_dir) if marker_dir else None,
         )
     except InstarError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(redact_text(f"error: {error}"), file=sys.stderr)
         return 1
     print(f"schema revision {done.after} (was {done.before or 'empty'})")
     return 0
