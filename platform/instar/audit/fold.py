@@ -106,6 +106,7 @@ class Fold:
         count: Checkpoints in the database.
         rows: Stream → first row that does not match what was sealed.
         problems: Checkpoints that do not hold, in order.
+        overdue: Moment of a row that should have been sealed long ago; empty if there is none.
     """
 
     session: AsyncSession
@@ -117,6 +118,7 @@ class Fold:
     count: int = 0
     rows: dict[str, BadRow] = field(default_factory=dict)
     problems: list[BadRow] = field(default_factory=list)
+    overdue: str = ""
     _last: Checkpoint | None = None
     _sealed: int = 0
     _floor: str = ""
@@ -140,13 +142,17 @@ class Fold:
             if head.seq > self.state.get(stream, (0, ""))[0]
         ]
         floor = _earlier(self._floor)
+        due = _as_text(datetime.now(UTC) - _LAG)
         for start in range(0, len(waiting), _BATCH):
             part = waiting[start : start + _BATCH]
             for head, found in zip(
                 part, await read_sealed_rows(self.session, self.project_id, part), strict=True
             ):
-                if found.first_moment is not None and found.first_moment < floor:
-                    self._back_dated(head, found.first_moment, self._floor)
+                moment = found.first_moment
+                if moment is not None and moment < floor:
+                    self._back_dated(head, moment, self._floor)
+                if moment is not None and moment < due:
+                    self.overdue = min(self.overdue or moment, moment)
         return sum(head.seq - head.since for head in waiting)
 
     async def _stored(self) -> AsyncIterator[Checkpoint]:
@@ -315,4 +321,8 @@ def _earlier(at: str) -> str:
     """The earliest moment that a row which a checkpoint of ``at`` lacks can have."""
     if not at:
         return ""
-    return (_moment(at) - _OPEN_TRANSACTION).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return _as_text(_moment(at) - _OPEN_TRANSACTION)
+
+
+def _as_text(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

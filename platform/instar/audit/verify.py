@@ -50,6 +50,7 @@ class AuditReport(Frozen):
         default=None, description="the first row or checkpoint that does not hold"
     )
     more: tuple[BadRow, ...] = Field(default=(), description="what else does not hold")
+    notes: tuple[str, ...] = Field(default=(), description="what a person ought to look at")
 
 
 class Evidence(Frozen):
@@ -146,6 +147,18 @@ async def verify_project(db: Database, project_id: str, evidence: Evidence) -> A
         outside=fold.copies[0].count if fold.copies and fold.copies[0].whole else 0,
         bad=found[0] if found else None,
         more=tuple(found[1 : 1 + _MORE]),
+        notes=_notes(fold),
+    )
+
+
+def _notes(fold: Fold) -> tuple[str, ...]:
+    """What is no proof of anything, and still should be looked at."""
+    if not fold.overdue:
+        return ()
+    since = f"since {fold.overdue[:19]}Z"
+    return (
+        f"rows are not sealed {since}: the reconciler does not write checkpoints (see its log), or "
+        "checkpoints and their copy were taken away",
     )
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from instar.audit.checkpoint import LINK_DIGITS, Checkpoint, Document, Head, seal
 from instar.audit.keys import Signer, audit_dir, load_signer
 from instar.audit.outside import OutsideCopy
@@ -27,7 +29,7 @@ from instar.store.checkpoints import (
 )
 from instar.store.session import Database
 from instar.store.system import list_projects
-from instar_core.errors import ConflictError, PrerequisiteError
+from instar_core.errors import ConflictError, PrerequisiteError, StoreError
 
 __all__ = ["Sealer", "as_checkpoint"]
 
@@ -76,9 +78,15 @@ class Sealer:
         """
         async with self.db.system() as session:
             projects = await list_projects(session)
-        written = 0
+        written, trouble = 0, None
         for project_id in projects:
-            written += len(await self.seal_project(project_id))
+            try:
+                written += len(await self.seal_project(project_id))
+            except PrerequisiteError as error:
+                # One project that was set back keeps no other from being sealed.
+                trouble = error
+        if trouble is not None:
+            raise trouble
         return written
 
     async def seal_project(self, project_id: str) -> list[Checkpoint]:
@@ -191,7 +199,14 @@ class Sealer:
         async with self.db.transaction(project_id) as session:
             after = last.seq if last is not None else 0
             async for stored in stream_checkpoints(session, project_id, after=after):
-                waiting.append(as_checkpoint(stored))
+                try:
+                    waiting.append(as_checkpoint(stored))
+                except ValidationError as error:
+                    raise StoreError(
+                        f"a checkpoint after number {after} cannot be read, so the copy outside "
+                        "the database does not get it.",
+                        remedy="See `instar audit verify`.",
+                    ) from error
                 if len(waiting) == _COPIED_AT_ONCE:
                     copy.append(waiting)
                     waiting = []

@@ -11,13 +11,15 @@ import json
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import NamedTuple
+from uuid import UUID
 
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from instar.store.pages import Page, read_page
+from instar.store.pages import MAX_PAGE, Page
 from instar.store.tables import AuditEventRow
-from instar_core.base import Frozen, JsonValue, content_hash, new_id
+from instar_core.base import Frozen, JsonValue, content_hash, new_id, short
+from instar_core.errors import UserError
 
 __all__ = [
     "ADMIN",
@@ -144,7 +146,7 @@ async def list_events(
     limit: int = 50,
     cursor: str | None = None,
 ) -> Page[AuditEventRow]:
-    """The project's events, newest first.
+    """The project's events, newest first, by their ids: those grow with time and are indexed.
 
     Raises:
         UserError: If the limit is out of range or the cursor is none of ours.
@@ -161,7 +163,22 @@ async def list_events(
             query = query.where(column == value)
     if wanted.since is not None:
         query = query.where(AuditEventRow.created_at >= wanted.since)
-    return await read_page(session, query, AuditEventRow, limit=limit, cursor=cursor)
+    if not 1 <= limit <= MAX_PAGE:
+        raise UserError(f"limit is {limit}; it must be 1 to {MAX_PAGE}.")
+    if cursor:
+        query = query.where(AuditEventRow.id < _known_id(cursor))
+    found = list(await session.scalars(query.order_by(AuditEventRow.id.desc()).limit(limit + 1)))
+    return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
+
+
+def _known_id(cursor: str) -> str:
+    try:
+        return str(UUID(cursor))
+    except ValueError as error:
+        raise UserError(
+            f"the cursor {short(cursor)!r} is not one of ours.",
+            remedy="Pass the `next` of the page before, or none for the first page.",
+        ) from error
 
 
 async def stream_lines(

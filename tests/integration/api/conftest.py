@@ -81,7 +81,9 @@ def scripts(tmp_path: Path) -> Path:
 def api(database: Any, scripts: Path) -> Iterator[LiveApi]:
     """A live API on its own database."""
     settings = Settings(
-        app_database_url=database.app_url, models=ModelSettings(scripts_dir=scripts)
+        app_database_url=database.app_url,
+        data_dir=scripts.parent / "data",
+        models=ModelSettings(scripts_dir=scripts),
     )
     keys = database.run(lambda db: _make_keys(db, database.project_id))
     listener = socket.socket()
