@@ -1,0 +1,143 @@
+"""Lineage speed: a whole lineage of 10,000 versions, as a ratio to a bare recursive SELECT.
+
+The bare statement walks ``version_parent`` alone and gives its edges as they are, in the same kind
+of transaction (project set, row-level policies on). Instar's gives the same edges and the versions
+between them, with author, reason, origin and time. Both fetch everything; the medians of several
+rounds, taken in turns, are compared. ``lineage_over_ids`` is the ratio to a walk that gives bare
+ids and not one edge; it is told for comparison.
+
+Run: ``python -m benchmarks.registry_lineage --json``.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["measure", "measure_lineage", "plant_lineage"]
+
+VERSIONS = 10_000
+ROUNDS = 7
+_BARE = (
+    "with recursive walk(version_id, parent_id) as (select version_id, parent_id"
+    " from instar.version_parent where version_id = cast(:start as uuid) union"
+    " select p.version_id, p.parent_id from instar.version_parent p join walk w"
+    " on p.version_id = w.parent_id) select version_id, parent_id from walk"
+)
+_IDS = (
+    "with recursive walk(id) as (select cast(:start as uuid) union select p.parent_id"
+    " from instar.version_parent p join walk on p.version_id = walk.id) select id from walk"
+)
+
+
+def plant_lineage(query: Callable[..., Any], project_id: str, versions: int = VERSIONS) -> str:
+    """Writes one artifact with a long line of versions, every tenth of them a merge.
+
+    Args:
+        query: Runs a statement as the owner.
+        project_id: The project.
+        versions: How many.
+
+    Returns:
+        The id of the newest version.
+    """
+    query(
+        "insert into artifact (id, project_id, kind, name, last_version)"
+        " values (gen_random_uuid(), %s, 'prompt', 'long-line', %s)",
+        project_id,
+        versions,
+    )
+    query(
+        "insert into blob (project_id, digest, size, content) values (%s, 'long-line', 2, '{}')",
+        project_id,
+    )
+    query(
+        "insert into version (id, project_id, artifact_id, number, blob_digest, media_type,"
+        " author_kind, author, reason, evidence) select gen_random_uuid(), a.project_id, a.id, n,"
+        " 'long-line', 'text/plain', 'person', 'anna', 'because ' || n,"
+        " json_build_object('n', n) from artifact a, generate_series(1, %s) n"
+        " where a.name = 'long-line' and a.project_id = %s",
+        versions,
+        project_id,
+    )
+    for step, which in ((1, "true"), (7, "v.number %% 10 = 0")):
+        query(
+            "insert into version_parent (version_id, parent_id, project_id)"
+            " select v.id, p.id, v.project_id from version v join version p"
+            f" on p.artifact_id = v.artifact_id and p.number = v.number - {step}"
+            f" where v.project_id = %s and v.blob_digest = 'long-line' and {which}",
+            project_id,
+        )
+    query("analyze version")
+    query("analyze version_parent")
+    newest = query(
+        "select id from version where blob_digest = 'long-line' and number = %s", versions
+    )
+    return str(newest[0][0])
+
+
+async def measure_lineage(db: Any, project_id: str, start: str) -> dict[str, Any]:
+    """Milliseconds of both statements and their ratio (lower is better; 3 is the limit)."""
+    from sqlalchemy import text
+
+    from instar.store.lineage import walk_lineage
+
+    async def bare(session: Any) -> int:
+        return len((await session.execute(text(_BARE), {"start": start})).all())
+
+    async def ids(session: Any) -> int:
+        return len((await session.execute(text(_IDS), {"start": start})).all())
+
+    async def whole(session: Any) -> int:
+        return len((await walk_lineage(session, start, "ancestors", most=100_000)).nodes)
+
+    times: dict[str, list[float]] = {"bare": [], "ids": [], "whole": []}
+    counts: dict[str, int] = {}
+    for _ in range(ROUNDS):
+        for name, work in (("bare", bare), ("ids", ids), ("whole", whole)):
+            counts[name] = await _timed(db, project_id, work, times[name])
+    middle = {name: statistics.median(found) for name, found in times.items()}
+    return {
+        "versions": counts["whole"],
+        "edges": counts["bare"],
+        "bare_ms": round(1000 * middle["bare"], 1),
+        "lineage_ms": round(1000 * middle["whole"], 1),
+        "lineage_over_bare": round(middle["whole"] / middle["bare"], 2),
+        "lineage_over_ids": round(middle["whole"] / middle["ids"], 2),
+    }
+
+
+async def _timed(
+    db: Any, project_id: str, work: Callable[[Any], Awaitable[int]], into: list[float]
+) -> int:
+    started = time.perf_counter()
+    async with db.transaction(project_id) as session:
+        found = await work(session)
+    into.append(time.perf_counter() - started)
+    return found
+
+
+def measure() -> dict[str, Any]:
+    """Plants a lineage in a database of its own and measures it there."""
+    from instar.store.testing import create_database, start_cluster
+
+    with tempfile.TemporaryDirectory(prefix="instar-b") as directory:
+        Path(directory).chmod(0o711)
+        cluster = start_cluster(Path(directory))
+        try:
+            database = create_database(cluster)
+            start = plant_lineage(database.query, database.project_id)
+            return database.run(lambda db: measure_lineage(db, database.project_id, start))
+        finally:
+            cluster.server.stop(timeout_s=0.0)
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure()))
+    sys.exit(0)
