@@ -24,6 +24,7 @@ __all__ = ["ArchiveLimits", "TarWriter", "pack_tar", "read_archive", "read_tar",
 
 _CHUNK = 64 * 1024
 _BROKEN = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, OSError)
+_PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
 _SET_ID = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 
 
@@ -129,6 +130,9 @@ def read_tar(data: bytes, limits: ArchiveLimits | None = None) -> dict[str, byte
                 if name in files:
                     raise _refused(name, "is in it twice")
                 files[name] = _read_member(archive, member, meter.limits)
+        # To the very end: there the checksum is, and what was cut off is missed.
+        while metered.read(_CHUNK):
+            pass
     except _BROKEN as error:
         raise _damaged(error) from error
     check_paths(names)
@@ -157,7 +161,7 @@ class _Metered:
 
 def _tar_name(member: tarfile.TarInfo) -> str:
     """The checked name of an entry that is a plain file or a folder."""
-    if not (member.isreg() or member.isdir()) or member.sparse is not None:
+    if member.type not in _PLAIN or member.sparse is not None:
         raise _refused(member.name, "is a link, a device or another special file")
     if member.mode & _SET_ID:
         raise _refused(member.name, "carries a set-user, set-group or sticky bit")
