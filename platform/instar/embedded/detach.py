@@ -53,7 +53,7 @@ def start_detached(settings: Settings) -> tuple[Status, str | None]:
     layout.prepare()
     had_key = layout.api_key.exists()
     log_path = layout.logs / "supervisor.log"
-    with log_path.open("ab") as log:
+    with open(log_path, "ab", opener=_private) as log:
         child = subprocess.Popen(
             [sys.executable, "-m", "instar.embedded"],
             stdin=subprocess.DEVNULL,
@@ -66,6 +66,10 @@ def start_detached(settings: Settings) -> tuple[Status, str | None]:
     status = _wait_ready(child, layout, settings.embedded.start_timeout_s * 2, log_path)
     key = None if had_key else layout.api_key.read_text(encoding="ascii").strip()
     return status, key
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def ensure_running(settings: Settings) -> tuple[Status, str | None]:

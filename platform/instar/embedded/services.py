@@ -158,6 +158,8 @@ class CommandService(Service):
                 # A session of its own: Ctrl-C in a terminal reaches the supervisor alone, which
                 # then stops everybody in order.
                 start_new_session=True,
+                # What our processes write into the data directory is nobody else's to read.
+                umask=0o077,
                 preexec_fn=die_with_parent(self.command.death_signal),
             )
         finally:

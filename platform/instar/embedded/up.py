@@ -21,6 +21,7 @@ from instar.embedded.processes import identify, stop_process
 from instar.embedded.services import Command, CommandService, OneShot, PostgresService, Service
 from instar.embedded.status import Status, read_status
 from instar.embedded.supervisor import Supervisor, SupervisorOptions
+from instar.redaction import is_secret_variable
 from instar.settings import Settings, prepare_process
 from instar_core.errors import PrerequisiteError
 
@@ -28,6 +29,8 @@ __all__ = ["stop_leftovers", "take_lock", "up"]
 
 _OWNER_VARIABLES = ("DATABASE_URL", "INSTAR_DATABASE_URL", "REDIS_URL", "INSTAR_API_KEY")
 """What the services must not inherit: the owner's login and the admin's key."""
+_INNER = ("INSTAR_APP_DATABASE_URL", "INSTAR_REDIS_URL")
+"""Addresses with passwords, for those who work with database and broker."""
 
 
 def up(settings: Settings, *, on_ready: Callable[[Status, str | None], None] | None = None) -> None:
@@ -175,7 +178,7 @@ def plan_services(settings: Settings, layout: Layout, secrets: Secrets) -> list[
         needs = ("postgres",)
     broker: Broker | None = None
     if settings.redis_url is None:
-        broker = plan_broker(layout.data_dir, secrets.broker_password, environment)
+        broker = plan_broker(layout.data_dir, secrets.broker_password, _harmless(environment))
     environment["INSTAR_APP_DATABASE_URL"] = app_url
     environment["INSTAR_REDIS_URL"] = broker.url if broker else settings.redis_url or ""
     environment["INSTAR_WORKER__NAME"] = settings.worker.name or f"local-{_tag(layout)}"
@@ -218,7 +221,7 @@ def _plan_own(
                 "engine",
                 Command(
                     (sys.executable, "-m", "instar.engine"),
-                    environment,
+                    _harmless(environment),
                     lambda _pid: ask_http(engine.host, engine.port, "/healthz"),
                 ),
                 after=(),
@@ -228,8 +231,10 @@ def _plan_own(
                 address=f"http://{engine.host}:{engine.port}",
             )
         )
-    for name in ("reconciler", "worker"):
-        services.append(_beating(name, layout, environment, needs))
+    # It sees to jobs and asks no model: providers' keys are not for it.
+    inner = {**_harmless(environment), **{name: environment[name] for name in _INNER}}
+    for name, its in (("reconciler", inner), ("worker", environment)):
+        services.append(_beating(name, layout, its, needs))
     services.append(
         CommandService(
             "api",
@@ -268,6 +273,15 @@ def _beating(
         after=needs,
         log=layout.logs / f"{name}.log",
     )
+
+
+def _harmless(environment: dict[str, str]) -> dict[str, str]:
+    """The environment without keys, passwords and the addresses that hold them."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in _INNER and not is_secret_variable(name)
+    }
 
 
 def _tag(layout: Layout) -> str:

@@ -16,6 +16,7 @@ from uuid import UUID
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from instar.redaction import redact
 from instar.store.pages import MAX_PAGE, Page
 from instar.store.tables import AuditEventRow
 from instar_core.base import Frozen, JsonValue, content_hash, new_id, short
@@ -63,12 +64,16 @@ order by stream, seq, id
 
 
 class AuditEntry(Frozen):
-    """What was done to what; ``stream`` is ``admin`` or a run's id."""
+    """What was done to what.
+
+    ``stream`` is ``admin`` or a run's id; left empty, what a run does goes into its own stream and
+    everything else into ``admin``.
+    """
 
     action: str
     subject: str
     details: JsonValue = None
-    stream: str = ADMIN
+    stream: str = ""
 
 
 class AuditFilter(NamedTuple):
@@ -112,25 +117,27 @@ async def append_audit(
         StoreError: When the transaction ends, if the event cannot be written; the transaction's
             changes are then undone with it.
     """
+    details = redact(entry.details)
+    stream = entry.stream or (by.name if by.kind == "run" else ADMIN)
     body = {
         "project": project_id,
-        "stream": entry.stream,
+        "stream": stream,
         "actor": [by.kind, by.name],
         "action": entry.action,
         "subject": entry.subject,
-        "details": entry.details,
+        "details": details,
     }
     seq = await session.scalar(
         _APPEND,
         {
             "id": new_id(),
             "project": project_id,
-            "stream": entry.stream,
+            "stream": stream,
             "actor_kind": by.kind,
             "actor": by.name,
             "action": entry.action,
             "subject": entry.subject,
-            "details": None if entry.details is None else json.dumps(entry.details),
+            "details": None if details is None else json.dumps(details),
             "body_hash": content_hash(body),
         },
     )

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from instar.redaction import mask_known, redact_text
+from instar.store.secret_refs import map_texts
 from instar_core.base import JsonValue
 from instar_core.errors import LeaseLost, NotFoundError
 from instar_core.usage import Amount, Usage
@@ -277,8 +279,8 @@ async def append_events(
             "seqs": [e.seq for e in events],
             "sources": [e.source_seq for e in events],
             "kinds": [e.kind for e in events],
-            "messages": [_exact(e.message) for e in events],
-            "datas": [_exact(e.data) for e in events],
+            "messages": [_exact(redact_text(e.message)) for e in events],
+            "datas": [_exact(map_texts(e.data, mask_known)) for e in events],
         },
     )
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Text, cast, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from instar.redaction import redact_text
 from instar.store.pages import Page, read_page
 from instar.store.rows import read_row
 from instar.store.tables import (
@@ -166,6 +167,8 @@ async def read_job_states(session: AsyncSession, job_ids: Sequence[str]) -> dict
 
 async def update_run(session: AsyncSession, run_id: str, **values: Any) -> None:
     """Sets columns of a run; whoever calls it holds the run's lock or creates it."""
+    if "reason" in values:
+        values["reason"] = redact_text(values["reason"])
     await session.execute(
         update(EvolutionRunRow).where(EvolutionRunRow.id == run_id).values(**values)
     )

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from instar.redaction import redact_text
+from instar.store.audit import SYSTEM, AuditEntry, append_audit
 from instar.store.jobs import JOB_TOPIC
 from instar.store.tables import OutboxRow
 from instar_core.base import short
@@ -84,7 +86,7 @@ async def give_back_job(
             {
                 "job": job_id,
                 "token": token,
-                "error": short(error.replace("\x00", ""), _LONGEST_ERROR),
+                "error": short(redact_text(error).replace("\x00", ""), _LONGEST_ERROR),
                 "delay": delay_s,
                 "longest": _LONGEST_DELAY_S,
                 "counts": counts,
@@ -140,11 +142,20 @@ async def mark_run_of_job(session: AsyncSession, job_id: str, state: str, reason
             " and state in ('queued', 'running', 'interrupted')"
             # Another worker may have taken the job up since the caller saw it waiting.
             " and (cast(:state as text) <> 'interrupted' or exists (select 1 from instar.job j"
-            " where j.id = cast(:job as uuid) and j.state = 'queued')) returning id"
+            " where j.id = cast(:job as uuid) and j.state = 'queued')) returning id, project_id"
         ),
-        {"job": job_id, "state": state, "reason": short(reason, _LONGEST_ERROR)},
+        {"job": job_id, "state": state, "reason": short(redact_text(reason), _LONGEST_ERROR)},
     )
-    return [str(row[0]) for row in rows]
+    return [await _told(session, str(row[0]), str(row[1]), state) for row in rows.all()]
+
+
+async def _told(session: AsyncSession, run_id: str, project_id: str, state: str) -> str:
+    """Audits that a run was moved from outside; returns its id."""
+    entry = AuditEntry(
+        action="evolution.move", subject=run_id, details={"state": state}, stream=run_id
+    )
+    await append_audit(session, project_id, entry, SYSTEM)
+    return run_id
 
 
 async def read_run_end(session: AsyncSession, job_id: str) -> RunEnd | None:
@@ -183,7 +194,8 @@ async def heal_runs(session: AsyncSession) -> list[str]:
             " from instar.job j where j.id = r.job_id"
             " and ((r.state in ('queued', 'running', 'interrupted')"
             " and j.state in ('succeeded', 'failed', 'cancelled', 'dead'))"
-            " or (r.state = 'running' and j.state = 'queued')) returning r.id"
+            " or (r.state = 'running' and j.state = 'queued'))"
+            " returning r.id, r.project_id, r.state"
         )
     )
     return [str(row[0]) for row in rows]

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from sqlalchemy import func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from instar.redaction import redact, redact_text
 from instar.store.pages import Page, read_page
 from instar.store.tables import JobRow, OutboxRow
 from instar_core.base import new_id
@@ -53,7 +54,8 @@ async def create_job(
         project_id=project_id,
         queue=queue,
         kind=kind,
-        payload=dict(payload),
+        # Jobs name what they work on; a secret has no place among their arguments.
+        payload=redact(payload),
         state="queued",
         max_attempts=max_attempts,
     )
@@ -142,7 +144,7 @@ async def finish_job(
         token,
         {
             "state": state,
-            "last_error": error.replace("\x00", ""),
+            "last_error": redact_text(error).replace("\x00", ""),
             "finished_at": func.clock_timestamp(),
             "lease_until": None,
         },

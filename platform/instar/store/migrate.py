@@ -236,6 +236,7 @@ def _write_marker(data_dir: Path, installation: str) -> None:
         return
     data_dir.mkdir(parents=True, exist_ok=True)
     temporary = data_dir / f".{MARKER}.{os.getpid()}"
+    temporary.touch(mode=0o600)
     temporary.write_text(json.dumps({"installation": installation}) + "\n", encoding="utf-8")
     temporary.replace(data_dir / MARKER)
 

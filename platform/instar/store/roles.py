@@ -7,8 +7,9 @@ server, so they may exist already, made by an administrator with the SQL that a 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+import psycopg
 from psycopg import sql
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
@@ -113,7 +114,7 @@ def _check_attributes(connection: Connection, login: _Login) -> None:
 
 def _set_password(connection: Connection, password: str) -> None:
     statement = sql.SQL("alter role {} password {}").format(
-        sql.Identifier(APP_ROLE), sql.Literal(password)
+        sql.Identifier(APP_ROLE), sql.Literal(_verifier(connection, password))
     )
     try:
         with connection.begin_nested():
@@ -121,6 +122,14 @@ def _set_password(connection: Connection, password: str) -> None:
     except ProgrammingError:
         # Made by an administrator, who chose its password: the login test afterwards decides.
         return
+
+
+def _verifier(connection: Connection, password: str) -> str:
+    """What the server keeps of a password: a refused statement lands in its log, words and all."""
+    driver = cast("psycopg.Connection[object]", connection.connection.driver_connection)
+    return driver.pgconn.encrypt_password(
+        password.encode(), APP_ROLE.encode(), b"scram-sha-256"
+    ).decode("ascii")
 
 
 def _run(connection: Connection, statement: str) -> None:

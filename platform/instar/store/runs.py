@@ -11,7 +11,8 @@ from typing import NamedTuple
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from instar.store.audit import Author
+from instar.redaction import redact_text
+from instar.store.audit import AuditEntry, Author, append_audit
 from instar.store.pages import Page, read_page
 from instar.store.tables import RunRow, VersionRow
 from instar_core.base import JsonValue, new_id
@@ -50,7 +51,7 @@ class RunEnd(NamedTuple):
 
 
 async def create_run(session: AsyncSession, project_id: str, new: NewRun, by: Author) -> str:
-    """Writes a run that starts now, and returns its id."""
+    """Writes a run that starts now, audited in its own stream, and returns its id."""
     row = RunRow(
         id=new_id(),
         project_id=project_id,
@@ -64,6 +65,13 @@ async def create_run(session: AsyncSession, project_id: str, new: NewRun, by: Au
     )
     session.add(row)
     await session.flush()
+    entry = AuditEntry(
+        action="run.start",
+        subject=f"agent/{new.agent}",
+        details={"version_id": new.agent_version_id, "label": new.label},
+        stream=row.id,
+    )
+    await append_audit(session, project_id, entry, by)
     return row.id
 
 
@@ -80,7 +88,7 @@ async def finish_run(session: AsyncSession, run_id: str, end: RunEnd) -> None:
             output=output,
             stop="" if end.trajectory is None else end.trajectory.stop,
             usage=end.usage.model_dump(mode="json"),
-            error=end.error,
+            error=redact_text(end.error),
             finished_at=func.clock_timestamp(),
         )
     )

@@ -73,6 +73,8 @@ class Database:
             max_overflow=pool_size,
             pool_pre_ping=True,
             pool_timeout=30,
+            # Errors name the statement, never what was in it.
+            hide_parameters=True,
             connect_args={"connect_timeout": 10, "application_name": "instar"},
         )
         event.listen(self._engine.sync_engine, "connect", _prepare_connection)
