@@ -18,7 +18,7 @@ from typing import Any
 
 __all__ = ["BENCHMARKS", "main", "write_result"]
 
-BENCHMARKS = ("statistics_speed", "lab_speed")
+BENCHMARKS = ("statistics_speed", "lab_speed", "registry", "registry_parallel")
 RESULTS = Path(__file__).parent / "results"
 
 

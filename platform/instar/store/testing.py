@@ -108,19 +108,25 @@ class MigratedDatabase:
             return cursor.fetchall() if cursor.description else []
 
 
-def start_cluster(directory: Path) -> PostgresCluster:
+_WITHOUT_DURABILITY = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+    "shared_buffers": "64MB",
+    "max_connections": "200",
+    "autovacuum": "off",
+}
+
+
+def start_cluster(directory: Path, *, durable: bool = False) -> PostgresCluster:
     """Starts a server in an empty, short-named directory and migrates the template.
 
-    Nothing in it outlives the session, so it does without durability.
+    Args:
+        directory: Where its data and socket go.
+        durable: Run it as an installation does, for measurements; else, since nothing in it
+            outlives the session, it does without durability.
     """
-    options = {
-        "fsync": "off",
-        "full_page_writes": "off",
-        "synchronous_commit": "off",
-        "shared_buffers": "64MB",
-        "max_connections": "200",
-        "autovacuum": "off",
-    }
+    options = {} if durable else _WITHOUT_DURABILITY
     server = PostgresServer(directory / "pg", directory / "s", options=options)
     server.start()
     cluster = PostgresCluster(server)
