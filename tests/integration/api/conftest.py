@@ -17,6 +17,7 @@ import uvicorn
 from instar.api.app import create_app
 from instar.settings import ModelSettings, Settings
 from instar.store.audit import SYSTEM
+from instar.store.keyring import KeySource
 from instar.store.projects import NewKey, create_api_key, create_project
 from instar.store.session import Database
 
@@ -85,6 +86,8 @@ def api(database: Any, scripts: Path) -> Iterator[LiveApi]:
         data_dir=scripts.parent / "data",
         models=ModelSettings(scripts_dir=scripts),
     )
+    settings.data_dir.mkdir()
+    KeySource.of(settings).ensure()
     keys = database.run(lambda db: _make_keys(db, database.project_id))
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
