@@ -124,7 +124,9 @@ async def fill(db: Database, project_id: str) -> None:
         await move_label(session, ref, LabelMove("staging", 1, ANY, "gone soon"), PERSON)
         await delete_label(session, ref, "staging", PERSON)
         tasks = [a_task(n) for n in range(4)] + [a_task(n, "sealed") for n in range(4, 9)]
-        await create_task_set(session, project_id, "even", tasks, author=PERSON, bindings={"d": "t"})
+        await create_task_set(
+            session, project_id, "even", tasks, author=PERSON, bindings={"d": "t"}
+        )
         first = await save(session, project_id, "prompt", "greeting", "Hello\r\n世界\n")
         second = await save(session, project_id, "prompt", "greeting", "Hello", parents=[first.id])
         other = await save(session, project_id, "prompt", "copy-of", "Hello", base=first.id)
