@@ -12,12 +12,14 @@ from instar.evolution.context import JobContext
 from instar.evolution.estimates import plain_words
 from instar.evolution.facts import Ending, RunFacts
 from instar.evolution.journal import PostgresJournal
+from instar.evolution.learned import Find, keep_candidate
 from instar.evolution.promotion import promote
 from instar.evolution.quote import harness_digest
 from instar.evolution.recording import RecordingLab, stored_rollout_id
 from instar.evolution.retry import with_patience
 from instar.store import effects, sealed
-from instar.store.agents import find_agent_version, save_agent
+from instar.store.agents import AGENT
+from instar.store.artifacts import ArtifactRef
 from instar.store.audit import Author
 from instar.store.evolution import change_progress, update_run
 from instar.store.promotions import NewProposal, create_proposal, find_proposal, settle_proposal
@@ -161,22 +163,13 @@ class Search:
                 "rollout_ids": tuple(stored_rollout_id(run_id, one) for one in because.rollout_ids)
             }
         )
-        author = Author("run", run_id)
+        ref = ArtifactRef(project, AGENT, facts.agent)
+        find = Find(run_id, facts.incumbent_version_id, kept, self.recorder.candidates)
 
         async def keep(session: AsyncSession) -> None:
             if await find_proposal(session, run_id, candidate.digest) is not None:
                 return
-            version = await find_agent_version(session, project, facts.agent, candidate.digest)
-            if version is None:
-                version = await save_agent(
-                    session,
-                    project,
-                    facts.agent,
-                    candidate,
-                    author=author,
-                    reason=because.reason,
-                    evidence=kept.model_dump(mode="json"),
-                )
+            version = await keep_candidate(session, ref, candidate, find)
             new = NewProposal(
                 run_id=run_id,
                 agent=facts.agent,

@@ -39,6 +39,7 @@ class Conflict(Frozen):
     theirs: JsonValue = None
     missing: tuple[Side, ...] = ()
     line: int | None = None
+    note: str = ""
 
 
 class Dropped(Frozen):

@@ -6,8 +6,8 @@ the same, byte for byte. A component whose content did not change keeps its vers
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 from uuid import UUID
 
@@ -37,6 +37,7 @@ __all__ = [
     "AGENT",
     "AgentNote",
     "AgentVersion",
+    "PartLine",
     "find_agent_version",
     "list_component_versions",
     "load_candidate",
@@ -63,12 +64,20 @@ class AgentVersion(NamedTuple):
     digest: str
 
 
+class PartLine(NamedTuple):
+    """What a changed component came from: its parents, and the person's version it lies on."""
+
+    parents: tuple[str, ...]
+    base: str
+
+
 @dataclass(frozen=True, slots=True)
 class AgentNote:
     """What goes with an agent version: who saved it, why, on what evidence, from what.
 
     ``parents`` are ids of versions of this agent; left out, they are found by the digests that the
-    candidate names as its parents.
+    candidate names as its parents. A learned version has a ``base``; ``lines`` are those of its
+    changed components, by the id of the component's artifact.
     """
 
     author: Author
@@ -78,6 +87,8 @@ class AgentNote:
     origin: Origin = "save"
     rollouts: Sequence[str] = ()
     description: str | None = None
+    base: str | None = None
+    lines: Mapping[str, PartLine] = field(default_factory=dict)
 
 
 async def save_agent(
@@ -136,6 +147,7 @@ async def save_agent_as(
             subject_digest=candidate.digest,
             parts=[(part, pinned[part].id) for part in candidate.components],
             origin=note.origin,
+            base=note.base,
             rollouts=note.rollouts,
             search_text=_search_text(candidate),
             description=note.description,
@@ -160,22 +172,37 @@ async def _save_components(
         content, media_type = contents[part]
         component = candidate.components[part]
         access: JobAccess = "overlay" if component.trainable else "none"
+        own = _component_ref(ref, part, component)
+        line = await _line_of(session, own, note)
         pinned[part] = await create_version(
             session,
-            _component_ref(ref, part, component),
+            own,
             Draft(
                 content,
                 media_type,
                 note.author,
                 note.reason,
                 note.evidence,
-                origin=note.origin,
+                parents=() if line is None else line.parents,
+                origin="save" if line is None and note.base else note.origin,
+                base=None if line is None else line.base,
                 rollouts=[*note.rollouts, *rollouts_shown(component)],
                 job_access=access,
             ),
             reuse=True,
         )
     return pinned
+
+
+async def _line_of(session: AsyncSession, ref: ArtifactRef, note: AgentNote) -> PartLine | None:
+    """What a component's version lies on; ``None`` for one that the learned version brought in."""
+    if not note.lines:
+        return None
+    try:
+        artifact = await read_artifact(session, ref)
+    except NotFoundError:
+        return None
+    return note.lines.get(artifact.id)
 
 
 def rollouts_shown(component: Component) -> list[str]:
