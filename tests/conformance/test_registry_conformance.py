@@ -1,4 +1,4 @@
-"""Every kind on every registry: the conformance suite on the one in memory."""
+"""Every kind on every registry: one conformance suite, in memory and in Postgres."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import asyncio
 import pytest
 
 from instar.registry.kinds import list_kinds, open_kind
+from instar.registry.postgres import PostgresRegistry
+from instar.store.session import Database
+from instar.store.testing import MigratedDatabase
 from instar_core.registry.conformance import CHECKS, Check
 from instar_core.registry.memory import MemoryRegistry
 
@@ -16,3 +19,16 @@ from instar_core.registry.memory import MemoryRegistry
 def test_memory_registry_conforms(kind: str, check: Check) -> None:
     """A registry in memory does with each kind what the suite asks for."""
     asyncio.run(check(MemoryRegistry(open_kind), open_kind(kind)))
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("kind", list_kinds())
+def test_postgres_registry_conforms(database: MigratedDatabase, kind: str) -> None:
+    """The registry in Postgres does with each kind what the suite asks for."""
+
+    async def work(db: Database) -> None:
+        registry = PostgresRegistry(db, database.project_id)
+        for check in CHECKS:
+            await check(registry, open_kind(kind))
+
+    database.run(work)

@@ -17,7 +17,6 @@ from instar_core.base import JsonValue, new_id
 from instar_core.errors import (
     ConflictError,
     InstarError,
-    InvalidContent,
     NotFoundError,
     PermissionDenied,
     UserError,
@@ -190,7 +189,7 @@ async def refuses_odd_labels(registry: Registry, kind: Kind) -> None:
     """No label consists of digits, is ``latest``, or holds odd characters."""
     ref = await _two_versions(registry, kind)
     for odd in ("3", "0", "latest", "", "Big", "a b", "a/b", "x" * 64, "ä"):
-        await _raises(InvalidContent, registry.label(ref, odd, 1, expected=ANY, change=_PERSON))
+        await _raises(UserError, registry.label(ref, odd, 1, expected=ANY, change=_PERSON))
     _equal(await registry.labels(ref), {})
 
 

@@ -187,7 +187,7 @@ class Registry(Protocol):
 
         Raises:
             ConflictError: If it is elsewhere; nothing was moved.
-            InvalidContent: If the name cannot be a label's (digits only, ``latest``).
+            UserError: If the name cannot be a label's (digits only, ``latest``).
             PermissionDenied: If it is protected from this caller.
         """
         ...

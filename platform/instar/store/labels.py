@@ -346,7 +346,11 @@ async def _label(
 async def _any_version(session: AsyncSession, artifact: ArtifactRow, number: int) -> VersionRow:
     row = await session.scalar(
         select(VersionRow)
-        .where(VersionRow.artifact_id == artifact.id, VersionRow.number == number)
+        .where(
+            VersionRow.artifact_id == artifact.id,
+            # A number that no column could hold is no version either.
+            VersionRow.number == max(min(number, 2**31 - 1), 0),
+        )
         .execution_options(populate_existing=True)
     )
     if row is None:

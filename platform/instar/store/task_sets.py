@@ -8,9 +8,10 @@ splits, groups and digests, so nothing sealed is in it either.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, cast, get_args
 
-from sqlalchemy import Table, func, insert, select
+from sqlalchemy import Table, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.store.artifacts import (
@@ -23,8 +24,9 @@ from instar.store.artifacts import (
     resolve,
 )
 from instar.store.audit import Author
-from instar.store.tables import SealedTaskRow, TaskRow
-from instar_core.base import JsonValue
+from instar.store.contents import check_value
+from instar.store.tables import SealedTaskRow, TaskRow, VersionRow
+from instar_core.base import JsonValue, short
 from instar_core.errors import PermissionDenied
 from instar_core.tasks import Split, Splits, Task, check_tasks
 
@@ -32,16 +34,20 @@ __all__ = [
     "TASK_SET",
     "SplitCount",
     "TaskSetVersion",
+    "copy_task_set",
     "count_tasks",
     "create_task_set",
+    "create_task_set_as",
     "list_groups",
     "read_bindings",
+    "read_open",
     "read_splits",
     "read_task_set",
     "read_tasks",
 ]
 
 TASK_SET = "task_set"
+_COPY_TASKS = text("select instar.copy_tasks(cast(:source as uuid), cast(:target as uuid))")
 _OPEN: tuple[Split, ...] = ("train", "validation")
 
 
@@ -84,6 +90,28 @@ async def create_task_set(
     Raises:
         UserError: If there are none, two share an id, or a group is in two splits.
     """
+    ref = ArtifactRef(project_id, TASK_SET, name)
+    draft = Draft(b"", "", author, reason)
+    return await create_task_set_as(session, ref, tasks, draft, bindings=bindings)
+
+
+async def create_task_set_as(
+    session: AsyncSession,
+    ref: ArtifactRef,
+    tasks: Sequence[Task],
+    draft: Draft,
+    *,
+    bindings: dict[str, JsonValue] | None = None,
+) -> TaskSetVersion:
+    """Saves tasks as :func:`create_task_set` does, with all that can go with a version.
+
+    Args:
+        session: A project transaction.
+        ref: The task set.
+        tasks: All tasks, of all splits.
+        draft: What goes with the version; its content is put in here.
+        bindings: Tool server → test binding for rollouts.
+    """
     check_tasks(tasks)
     manifest: JsonValue = {
         "format": 1,
@@ -100,11 +128,12 @@ async def create_task_set(
         "bindings": dict(bindings or {}),
     }
     content, media_type = encode_content(manifest)
-    row = await create_version(
-        session,
-        ArtifactRef(project_id, TASK_SET, name),
-        Draft(content, media_type, author, reason),
-    )
+    for task in tasks:
+        check_value(task.model_dump(mode="json"), f"the task {short(task.id, 80)!r}")
+    words = "\n".join(task.input for task in tasks if task.split != "sealed")
+    filled = replace(draft, content=content, media_type=media_type, search_text=words)
+    row = await create_version(session, ref, filled)
+    project_id = ref.project_id
     opened: list[dict[str, Any]] = []
     sealed: list[dict[str, Any]] = []
     for ordinal, task in enumerate(tasks):
@@ -128,7 +157,22 @@ async def create_task_set(
     await session.execute(insert(cast("Table", TaskRow.__table__)), opened)
     if sealed:
         await session.execute(insert(cast("Table", SealedTaskRow.__table__)), sealed)
-    return TaskSetVersion(row.id, name, row.number)
+    return TaskSetVersion(row.id, ref.name, row.number)
+
+
+async def copy_task_set(
+    session: AsyncSession, source: VersionRow, to: ArtifactRef, draft: Draft
+) -> VersionRow:
+    """Saves a task-set version as a version of another task set, sealed tasks too.
+
+    The database copies what is sealed: the application cannot read it.
+    """
+    manifest = await read_content(session, source)
+    content, media_type = encode_content(manifest)
+    filled = replace(draft, content=content, media_type=media_type, parents=[source.id])
+    row = await create_version(session, to, filled)
+    await session.execute(_COPY_TASKS, {"source": source.id, "target": row.id})
+    return row
 
 
 async def read_task_set(
@@ -188,6 +232,16 @@ async def read_tasks(session: AsyncSession, version_id: str, split: Split) -> li
     rows = await session.scalars(
         select(TaskRow.content)
         .where(TaskRow.version_id == version_id, TaskRow.split == split)
+        .order_by(TaskRow.ordinal)
+    )
+    return [Task.model_validate(content) for content in rows]
+
+
+async def read_open(session: AsyncSession, version_id: str) -> list[Task]:
+    """The tasks of a task-set version that are not sealed, in their order."""
+    rows = await session.scalars(
+        select(TaskRow.content)
+        .where(TaskRow.version_id == version_id, TaskRow.split.in_(_OPEN))
         .order_by(TaskRow.ordinal)
     )
     return [Task.model_validate(content) for content in rows]

@@ -208,7 +208,29 @@ as $$
   where a.id = p_artifact
 $$;
 
-revoke all on function instar.lock_audit_head, instar.save_version, instar.artifact_words,
+-- Copies the tasks of one task-set version to another one of the same project, sealed contents too,
+-- which the application can write and not read. The target must be new, and hold the same manifest.
+create function instar.copy_tasks(p_source uuid, p_target uuid) returns void
+language plpgsql security definer set search_path = instar, pg_temp
+as $$
+begin
+  if not exists (
+    select from version s join version t on t.blob_digest = s.blob_digest
+    where s.id = p_source and t.id = p_target and s.project_id = t.project_id
+      and s.project_id = instar.current_project()
+      and not exists (select from task where version_id = p_target))
+  then
+    raise insufficient_privilege using message = 'tasks are copied to a new copy of their version';
+  end if;
+  insert into task (version_id, task_id, project_id, ordinal, split, group_key, slice,
+    content_digest, content)
+  select p_target, task_id, project_id, ordinal, split, group_key, slice, content_digest, content
+  from task where version_id = p_source;
+  insert into sealed_task (version_id, task_id, project_id, content)
+  select p_target, task_id, project_id, content from sealed_task where version_id = p_source;
+end $$;
+
+revoke all on function instar.copy_tasks, instar.lock_audit_head, instar.save_version, instar.artifact_words,
   instar.index_artifact from public;
-grant execute on function instar.lock_audit_head, instar.save_version, instar.artifact_words,
+grant execute on function instar.copy_tasks, instar.lock_audit_head, instar.save_version, instar.artifact_words,
   instar.index_artifact to instar_app;
