@@ -170,7 +170,10 @@ async def fill_sealed(session: AsyncSession, sealed: Sequence[Mapping[str, Any]]
     added = 0
     for one in sealed:
         statement = upsert(cast("Table", SealedTaskRow.__table__)).values(**one)
-        done = await session.execute(statement.on_conflict_do_nothing())
+        # Nothing is asked back, since this role may not read it; how many rows went in is told.
+        done = await session.execute(
+            statement.on_conflict_do_nothing(), execution_options={"preserve_rowcount": True}
+        )
         added += cast("Any", done).rowcount
     return added
 
