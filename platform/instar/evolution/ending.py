@@ -12,6 +12,7 @@ from instar.evolution.estimates import PLAIN
 from instar.evolution.facts import Ending, RunFacts
 from instar.evolution.journal import PostgresJournal
 from instar.evolution.recording import RecordingLab
+from instar.store.audit import AuditEntry, Author, append_audit
 from instar.store.evolution import update_run
 from instar.store.promotions import withdraw_proposals
 from instar_core.base import JsonValue
@@ -64,6 +65,10 @@ async def end_run(
             result=result,
             finished_at=datetime.now(UTC),
         )
+        entry = AuditEntry(
+            action="evolution.end", subject=context.run_id, details={"state": ending.state}
+        )
+        await append_audit(session, context.project_id, entry, Author("run", context.run_id))
 
     await journal.write(write)
 

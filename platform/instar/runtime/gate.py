@@ -6,6 +6,7 @@ This is the seam; policies, approvals and taint come as further gates behind the
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from instar.models.litellm_client import INVALID_ARGUMENTS
@@ -15,7 +16,7 @@ from instar_core.candidates import Candidate
 from instar_core.json_schema import argument_problem
 from instar_core.messages import ToolCall
 
-__all__ = ["DefaultGate", "Gate", "GateDecision", "examine"]
+__all__ = ["DefaultGate", "Gate", "GateDecision", "OnDecision", "examine"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,10 @@ class GateDecision(Frozen):
     allowed: bool
     rule: str
     reason: str = ""
+
+
+OnDecision = Callable[[ToolCall, GateDecision], Awaitable[None]]
+"""Writes a decision down before it takes effect; when it raises, the call does not run."""
 
 
 class Gate(Protocol):

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, Literal, Protocol, TypedDict
 
 from instar.models.base import ModelClient, ModelReply, ModelRequest
-from instar.runtime.gate import Gate, examine
+from instar.runtime.gate import Gate, GateDecision, OnDecision, examine
 from instar.runtime.text_tools import parse_reply, render_result
 from instar.runtime.tools.listing import Catalogue, ToolEntry, ToolHost
 from instar.runtime.tools.results import ToolResult
@@ -44,7 +44,11 @@ OnEvent = Callable[[RunEvent], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class LoopContext:
-    """What one loop works with; ``seed`` is the base of the seeds of its model calls."""
+    """What one loop works with; ``seed`` is the base of the seeds of its model calls.
+
+    ``on_decision`` writes the gate's decisions into the audit chain of a run in production; in
+    rollouts they follow from what the journal holds, and nothing is written beside it.
+    """
 
     candidate: Candidate
     client: ModelClient
@@ -54,6 +58,12 @@ class LoopContext:
     gate: Gate
     seed: int = 0
     on_event: OnEvent | None = None
+    on_decision: OnDecision | None = None
+
+    async def record(self, call: ToolCall, decision: GateDecision) -> None:
+        """Has the gate's decision written down; if that fails, the run ends before the call."""
+        if self.on_decision is not None:
+            await self.on_decision(call, decision)
 
     async def tell(self, event: RunEvent) -> None:
         """Passes an event on to whoever listens."""
@@ -289,6 +299,7 @@ async def _carry_out(
         if asked[key] > harness.limits.max_identical_calls and not may_repeat:
             return log.update(pending=(), asked=asked, stop="identical_calls")
         decision = await examine(context.gate, call, context.catalogue, context.candidate)
+        await context.record(call, decision)
         entry = context.catalogue.find(call.name)
         if not decision.allowed or entry is None:
             turn = _observation(call, decision.reason, native=harness.tool_protocol == "native")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from instar.models.base import ModelClient
 from instar.runtime.calls import DirectCalls
 from instar.runtime.context import VectorCache, build_opening, tool_descriptions
-from instar.runtime.gate import DefaultGate, Gate
+from instar.runtime.gate import DefaultGate, Gate, OnDecision
 from instar.runtime.loop import LoopContext, OnEvent, run_loop
 from instar.runtime.tools.listing import Catalogue, Listing
 from instar.runtime.tools.live import LiveTools
@@ -39,6 +39,7 @@ async def run_agent(
     run_id: str = "",
     calls: Calls | None = None,
     on_event: OnEvent | None = None,
+    on_decision: OnDecision | None = None,
 ) -> Trajectory:
     """Runs an agent version on a conversation with its live tools.
 
@@ -49,6 +50,7 @@ async def run_agent(
         run_id: Names the run; seeds are derived from it.
         calls: A journal of the calls; without one they are performed directly.
         on_event: Told of each step as it happens.
+        on_decision: Writes the gate's decision on each tool call down before the call runs.
 
     Returns:
         The trajectory; ``stop`` tells an answer from a limit.
@@ -70,6 +72,7 @@ async def run_agent(
         gate=services.gate,
         seed=int(content_hash([candidate.digest, run_id])[:7], 16),
         on_event=on_event,
+        on_decision=on_decision,
     )
     return await run_loop(context, opening)
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from instar.models.base import Embedder, ModelClient
 from instar.runtime.calls import DirectCalls
 from instar.runtime.context import VectorCache
+from instar.runtime.gate import GateDecision, OnDecision
 from instar.runtime.loop import OnEvent
 from instar.runtime.run import RunServices, run_agent
 from instar.runtime.tools.config import ToolServerConfig
@@ -20,14 +21,15 @@ from instar.runtime.tools.live import LiveTools
 from instar.runtime.tools.secrets import StoredSecrets
 from instar.settings import Settings
 from instar.store.agents import load_candidate_version, read_agent
-from instar.store.audit import Author
+from instar.store.audit import AuditEntry, Author, append_audit
 from instar.store.keyring import KeySource
 from instar.store.runs import NewRun, RunEnd, create_run, finish_run
 from instar.store.servers import list_servers
 from instar.store.session import Database
+from instar_core.base import content_hash, short
 from instar_core.candidates import Candidate
 from instar_core.errors import InstarError, UserError
-from instar_core.messages import Messages
+from instar_core.messages import Messages, ToolCall
 from instar_core.rollouts import Trajectory
 from instar_core.usage import Usage
 
@@ -151,6 +153,7 @@ class AgentService:
                 run_id=run.id,
                 calls=calls,
                 on_event=on_event,
+                on_decision=self._recorder(run),
             )
         except asyncio.CancelledError:
             end = RunEnd("cancelled", None, calls.usage, "the caller went away")
@@ -162,6 +165,21 @@ class AgentService:
             raise
         await self._end(run, RunEnd("succeeded", trajectory, calls.usage))
         return AgentRun(run.id, run.version, trajectory, calls.usage)
+
+    def _recorder(self, run: PreparedRun) -> OnDecision:
+        """Writes the gate's decisions into the run's stream of the audit chain."""
+
+        async def record(call: ToolCall, decision: GateDecision) -> None:
+            # The arguments by their hash alone: the trail is kept for ever and read by others.
+            entry = AuditEntry(
+                action="gate.allow" if decision.allowed else "gate.refuse",
+                subject=short(call.name.replace("\x00", "\ufffd")),
+                details={"rule": decision.rule, "arguments": content_hash(call.arguments)},
+            )
+            async with self._db.transaction(run.project_id) as session:
+                await append_audit(session, run.project_id, entry, Author("run", run.id))
+
+        return record
 
     async def _end(self, run: PreparedRun, end: RunEnd) -> None:
         async with self._db.transaction(run.project_id) as session:

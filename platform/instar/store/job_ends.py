@@ -198,4 +198,4 @@ async def heal_runs(session: AsyncSession) -> list[str]:
             " returning r.id, r.project_id, r.state"
         )
     )
-    return [str(row[0]) for row in rows]
+    return [await _told(session, str(row[0]), str(row[1]), str(row[2])) for row in rows.all()]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from instar.store.audit import Author
+from instar.store.audit import SYSTEM, AuditEntry, Author, append_audit
 from instar.store.pages import Page, read_page
 from instar.store.rows import read_row
 from instar.store.tables import EvolutionRunRow, PromotionRow, ProposalRow, VersionRow
@@ -80,31 +80,46 @@ async def create_proposal(session: AsyncSession, project_id: str, new: NewPropos
     )
     session.add(row)
     await session.flush()
+    details: dict[str, JsonValue] = {
+        "candidate": new.candidate_digest,
+        "version_id": new.agent_version_id,
+        "incumbent_id": new.incumbent_version_id,
+    }
+    await _audit(session, row, "proposal.create", details, Author("run", new.run_id))
     return row
 
 
 async def settle_proposal(session: AsyncSession, proposal_id: str, **values: Any) -> None:
     """Sets columns of a proposal that its run tests: verdict, outcome, and the state that
     follows."""
-    await session.execute(
+    found = await session.scalars(
         update(ProposalRow)
         .where(ProposalRow.id == proposal_id, ProposalRow.state == "testing")
         .values(**values)
+        .returning(ProposalRow)
+        .execution_options(populate_existing=True)
     )
+    for row in found:
+        details: dict[str, JsonValue] = {"verdict": row.verdict, "state": row.state}
+        await _audit(session, row, "proposal.settle", details, Author("run", row.run_id))
 
 
 async def withdraw_proposals(session: AsyncSession, run_id: str, reason: str) -> None:
     """Withdraws what a run that ends was still testing."""
-    await session.execute(
+    found = await session.scalars(
         update(ProposalRow)
         .where(ProposalRow.run_id == run_id, ProposalRow.state == "testing")
         .values(state="withdrawn", decision_reason=reason.replace("\x00", ""))
+        .returning(ProposalRow)
+        .execution_options(populate_existing=True)
     )
+    for row in found:
+        await _audit(session, row, "proposal.withdraw", {}, Author("run", run_id))
 
 
 async def withdraw_orphans(session: AsyncSession, states: Sequence[str]) -> None:
     """Withdraws what runs in these states were still testing, with the run's reason."""
-    await session.execute(
+    found = await session.scalars(
         update(ProposalRow)
         .where(
             ProposalRow.state == "testing",
@@ -112,8 +127,21 @@ async def withdraw_orphans(session: AsyncSession, states: Sequence[str]) -> None
             EvolutionRunRow.state.in_(states),
         )
         .values(state="withdrawn", decision_reason=EvolutionRunRow.reason)
-        .execution_options(synchronize_session=False)
+        .returning(ProposalRow)
+        .execution_options(synchronize_session=False, populate_existing=True)
     )
+    for row in found:
+        await _audit(session, row, "proposal.withdraw", {}, SYSTEM)
+
+
+async def _audit(
+    session: AsyncSession, row: ProposalRow, action: str, details: dict[str, JsonValue], by: Author
+) -> None:
+    facts: dict[str, JsonValue] = {"proposal": row.id, **details}
+    entry = AuditEntry(
+        action=action, subject=f"agent/{row.agent}", details=facts, stream=row.run_id
+    )
+    await append_audit(session, row.project_id, entry, by)
 
 
 async def read_proposal(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from instar.store.audit import AuditEntry, Author, append_audit
 from instar_core.base import JsonValue, new_id
 from instar_core.evolution import AcceptanceConfig, SealedOutcome
 from instar_core.tasks import Task
@@ -269,13 +270,21 @@ async def read_test(session: AsyncSession, test_id: str) -> SealedTest | None:
 
 async def reopen_test(session: AsyncSession, test_id: str, run_id: str) -> None:
     """Opens an undecided test again for another run, on its own level and state."""
-    await session.execute(
+    found = await session.execute(
         text(
             "update instar.sealed_test set state = 'open', run_id = cast(:run as uuid),"
             " resumes = resumes + 1, closed_at = null where id = cast(:id as uuid)"
+            " returning project_id, agent"
         ),
         {"id": test_id, "run": run_id},
     )
+    for project_id, agent in found:
+        entry = _entry("sealed_test.reopen", agent, {"test": test_id})
+        await append_audit(session, str(project_id), entry, Author("run", run_id))
+
+
+def _entry(action: str, agent: str, details: dict[str, JsonValue]) -> AuditEntry:
+    return AuditEntry(action=action, subject=f"agent/{agent}", details=details)
 
 
 async def count_tests(session: AsyncSession, epoch_id: str) -> int:
@@ -317,6 +326,15 @@ async def insert_test(
             "config": test.config.model_dump_json(),
         },
     )
+    details: dict[str, JsonValue] = {
+        "test": test.id,
+        "index": test.index_in_epoch,
+        "alpha": test.alpha_t,
+        "candidate": test.candidate_digest,
+        "incumbent": test.incumbent_digest,
+    }
+    entry = _entry("sealed_test.open", test.agent, details)
+    await append_audit(session, project_id, entry, Author("run", test.run_id))
 
 
 async def read_groups(session: AsyncSession, test: SealedTest) -> tuple[tuple[Task, ...], ...]:
@@ -345,13 +363,14 @@ async def close_test(
         outcome: What it found.
         used: Groups that were run or begun since it opened (last).
     """
-    await session.execute(
+    found = await session.execute(
         text(
             "update instar.sealed_test set state = 'closed', verdict = :verdict,"
             " outcome = cast(:outcome as json), closed_at = clock_timestamp(),"
             " groups_used = groups_used + :used,"
             " index_in_epoch = case when groups_used + :used > 0 then index_in_epoch end"
             " where id = cast(:id as uuid) and state = 'open'"
+            " returning project_id, agent, run_id"
         ),
         {
             "id": test_id,
@@ -360,3 +379,6 @@ async def close_test(
             "used": used,
         },
     )
+    for project_id, agent, run_id in found:
+        entry = _entry("sealed_test.close", agent, {"test": test_id, "verdict": outcome.verdict})
+        await append_audit(session, str(project_id), entry, Author("run", str(run_id)))
