@@ -89,9 +89,20 @@ def skeleton(name: str) -> str:
     """What a name looks like: equal for names that people would take for each other."""
     if name.isascii():
         return name.lower().translate(_ASCII_LOOKS)
+    # A replaced character may fold once more; few names need a second pass, none many.
+    look = _folded(name)
+    for _ in range(8):
+        again = _folded(look)
+        if again == look:
+            break
+        look = again
+    return look
+
+
+def _folded(name: str) -> str:
     looks = _looks()
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-    shown = "".join(character for character in folded if not _varies(character))
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    shown = "".join(character for character in plain if not _varies(character))
     return "".join(looks.get(character, character) for character in shown).translate(_ASCII_LOOKS)
 
 

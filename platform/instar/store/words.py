@@ -19,6 +19,7 @@ _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\uff66-\uff9f\U00020000-\U0003ffff]+"
 )
+_MARKS = re.compile(r"[^\w\x00-\x7f]")
 # JSON punctuation says nothing; escapes in it would glue letters to words.
 _ESCAPE = re.compile(r'\\(?:u[0-9a-fA-F]{4}|["\\/bfnrt])')
 
@@ -43,8 +44,14 @@ def query_words(question: str) -> str:
 def _cut(text: str) -> str:
     if text.isascii():
         return text
-    folded = unicodedata.normalize("NFKC", text).casefold()
+    folded = _MARKS.sub(_unless_accent, unicodedata.normalize("NFKC", text).casefold())
     return _UNSPACED.sub(lambda found: f" {_pairs(found[0])} ", folded)
+
+
+def _unless_accent(found: re.Match[str]) -> str:
+    # Quotes and dashes beyond ASCII part words in some of PostgreSQL's locales only. Accents and
+    # vowel signs belong to their letter.
+    return found[0] if unicodedata.category(found[0]).startswith("M") else " "
 
 
 def _pairs(run: str) -> str:
