@@ -27,6 +27,7 @@ from instar.api.views import (
 from instar.evolution.facts import promotion_rule
 from instar.evolution.schemas import EvolutionSpec
 from instar.registry.diffs import Diff, diff_contents, diff_versions
+from instar.registry.overlay import carry_over
 from instar.rollouts.taskset import parse_task_set
 from instar.runtime.tools.config import ToolServerConfig
 from instar.runtime.tools.secrets import refuse_plain_secrets, settle_secrets
@@ -39,6 +40,7 @@ from instar.store.artifacts import (
     encode_content,
     lock_artifact,
     read_content,
+    read_version,
     resolve,
 )
 from instar.store.labels import ANY, LabelMove, list_label_events, list_labels, move_label
@@ -238,6 +240,8 @@ async def save_agent_in(session: AsyncSession, caller: Caller, new: AgentIn) -> 
         reason=new.reason,
     )
     ref = ArtifactRef(caller.project_id, AGENT, new.name)
+    # Before any label moves: the learned change in force is the one to carry over.
+    await carry_over(session, ref, await read_version(session, saved.id), caller.author)
     if new.description:
         await describe_artifact(session, ref, caller.author, description=new.description)
     if new.label is not None:

@@ -47,6 +47,7 @@ __all__ = [
     "LearnedNote",
     "Rebase",
     "Sides",
+    "carry_over",
     "dismiss_conflict",
     "merge_sides",
     "rebase_overlay",
@@ -129,6 +130,30 @@ async def save_learned(
             lines=await _lines(session, [incumbent.id]),
         ),
     )
+
+
+async def carry_over(
+    session: AsyncSession, ref: ArtifactRef, version: VersionRow, by: Author
+) -> tuple[str, ...]:
+    """Carries a learned change over to what a person has just saved; says in words what came of it.
+
+    Nothing happens for what jobs and the system save.
+    """
+    if by.kind != "person":
+        return ()
+    found = await rebase_overlay(session, ref, version.id)
+    if found.state == "rebased":
+        return (
+            f"The learned change of version {found.overlay} was carried over to this one as "
+            f"version {found.version}; it is untested, and no label moved.",
+        )
+    if found.state == "conflict":
+        places = ", ".join(one.path or f"line {one.line}" for one in found.conflicts[:5])
+        return (
+            f"The learned change of version {found.overlay} does not fit this one at {places}; it "
+            f"stays as it is. Settle the conflict {found.conflict_id}.",
+        )
+    return ()
 
 
 async def rebase_overlay(
