@@ -112,7 +112,7 @@ def write_archive(path: Path, protection: Protection) -> Iterator[ArchiveWriter]
 def _open_partial(partial: Path) -> IO[bytes]:
     """The unfinished file, held alone; what a killed backup left in it is cut off."""
     try:
-        handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise PrerequisiteError(
             f"{str(partial.parent)!r} cannot be written: {error.strerror}.",
@@ -127,6 +127,7 @@ def _open_partial(partial: Path) -> IO[bytes]:
             remedy="Wait for it, or name another file.",
         ) from error
     os.ftruncate(handle, 0)
+    os.fchmod(handle, 0o600)
     return os.fdopen(handle, "w+b")
 
 

@@ -73,15 +73,15 @@ def parse_manifest(data: bytes) -> Manifest:
     Raises:
         UserError: It is no manifest, or of a newer format.
     """
+    newer = _newer_format(data)
+    if newer:
+        raise UserError(
+            f"the backup has format {newer}; this version of Instar restores format {FORMAT}.",
+            remedy="Install the version that made it, or a later one.",
+        )
     try:
         return Manifest.model_validate_json(data)
     except ValidationError as error:
-        newer = _newer_format(data)
-        if newer:
-            raise UserError(
-                f"the backup has format {newer}; this version of Instar restores format {FORMAT}.",
-                remedy="Install the version that made it, or a later one.",
-            ) from error
         first = error.errors()[0]
         raise UserError(
             "the backup's manifest is damaged: "

@@ -29,8 +29,8 @@ def owner_database(settings: Settings) -> Iterator[str]:
         PrerequisiteError: There is no installation, or its database is elsewhere.
     """
     layout = layout_of(settings)
+    layout.refuse_unfinished()
     if layout.marker.exists():
-        layout.refuse_unfinished()
         kept = layout.read_marker().database
         if kept == "external" and not settings.database_url:
             raise PrerequisiteError(

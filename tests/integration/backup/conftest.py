@@ -59,12 +59,21 @@ class Bench:
     made: list[str] = field(default_factory=list)
     canary: str = "canary-8c1f5d-do-not-show"
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str, folder: Path | None = None) -> Place:
         """An empty database and a data directory that does not exist."""
         database = self.cluster.create()
         self.made.append(database)
         owner = self.cluster.owner_url(database)
-        return _place(self.cluster, database, owner, self.folder / name, self.told["project"])
+        data_dir = (folder or self.folder) / name
+        return _place(self.cluster, database, owner, data_dir, self.told["project"])
+
+    def released(self) -> MigratedDatabase:
+        """One more database, as the first release left it."""
+        name = _load(self.cluster)
+        self.made.append(name)
+        owner = self.cluster.owner_url(name)
+        application = app_url(owner, APP_PASSWORD)
+        return MigratedDatabase(name, owner, application, self.told["project"], self.cluster)
 
     def back_up(self, name: str = "backup", protection: Protection | None = None) -> BackupReport:
         """A backup of the installation, encrypted to ``identity`` unless said otherwise."""
@@ -73,10 +82,11 @@ class Bench:
 
     def restore(self, place: Place, name: str = "backup", **changes: Any) -> RestoreReport:
         """Restores with the source's keys, unless said otherwise."""
-        given = {"keys": self.source.data_dir, **changes}
-        if given.get("without_keys"):
-            given["keys"] = changes.get("keys")
-        options = RestoreOptions(unlock=Unlock((str(self.identity),)), **given)
+        given: dict[str, Any] = {
+            "unlock": Unlock((str(self.identity),)),
+            "keys": None if changes.get("without_keys") else self.source.data_dir,
+        }
+        options = RestoreOptions(**(given | changes))
         return restore_backup(place.settings, self.folder / name, options)
 
 
@@ -88,14 +98,21 @@ def _place(cluster: PostgresCluster, name: str, owner: str, folder: Path, projec
     return Place(MigratedDatabase(name, owner, application, project, cluster), settings)
 
 
+def _load(cluster: PostgresCluster) -> str:
+    """A new database that holds the dump of revision 0001."""
+    name = cluster.create()
+    program = find_program("pg_restore", 18)
+    with pipe_to(program, cluster.owner_url(name), ["--exit-on-error"]) as dump:
+        dump.write((DATA / "0001.dump").read_bytes())
+    return name
+
+
 @pytest.fixture
 def bench(postgres_cluster: PostgresCluster, tmp_path: Path) -> Iterator[Bench]:
     """The first release's data, upgraded, with a secret, keys and a sealed audit chain."""
     told = json.loads((DATA / "0001.json").read_text(encoding="utf-8"))
-    name = postgres_cluster.create()
+    name = _load(postgres_cluster)
     owner = postgres_cluster.owner_url(name)
-    with pipe_to(find_program("pg_restore", 18), owner, ["--exit-on-error"]) as dump:
-        dump.write((DATA / "0001.dump").read_bytes())
     source = _place(postgres_cluster, name, owner, tmp_path / "source", told["project"])
     source.data_dir.mkdir()
     upgrade(owner, app_password=APP_PASSWORD, data_dir=source.data_dir)
