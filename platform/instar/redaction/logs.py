@@ -38,8 +38,8 @@ class _RedactingFactory:
 
 
 def _redact_record(record: logging.LogRecord) -> None:
-    if record.name == _ACCESS and isinstance(record.args, tuple):
-        # Its formatter takes the arguments apart.
+    if record.name == _ACCESS and isinstance(record.args, tuple) and len(record.args) == 5:
+        # Its formatter takes the five arguments apart; they are texts and a number.
         record.args = tuple(
             redact_text(one) if isinstance(one, str) else one for one in record.args
         )

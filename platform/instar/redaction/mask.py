@@ -108,11 +108,16 @@ def _environment_values() -> frozenset[str]:
     for name, value in os.environ.items():
         if len(value) < SHORTEST:
             continue
-        if is_secret_variable(name) and not value.isspace():
+        if is_secret_variable(name) and not value.isspace() and not _is_path(value):
             found.add(value)
         if "://" in value and "@" in value:
             found.update(one for one in _USERINFO.findall(value) if len(one) >= SHORTEST)
     return frozenset(found)
+
+
+def _is_path(value: str) -> bool:
+    """Whether it is where a secret lies, such as a key's file, and none itself."""
+    return value.startswith("/") and os.path.exists(value)
 
 
 def register_secret(value: str) -> None:

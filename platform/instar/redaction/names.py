@@ -14,7 +14,8 @@ _SECRET_NAME = re.compile(
 )
 # Variables and options are named more tersely than JSON keys: DEPLOY_KEY, BOT_TOKEN, DB_PWD.
 _SECRET_VARIABLE = re.compile(
-    r"(?i)(^|[-_])(keys?|tokens?|pat|pwd|pass|auth|creds|dsn|signature|encryption[-_]?key)$"
+    # PWD alone is where a process works.
+    r"(?i)((^|[-_])(keys?|tokens?|pat|pass|auth|creds|dsn|signature)|[-_]pwd)$"
 )
 # What holds the place of a secret, or counts it, is none: KEY_FILE, TOKEN_PATH, MAX_TOKENS.
 _HARMLESS = re.compile(
