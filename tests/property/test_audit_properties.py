@@ -18,8 +18,8 @@ from instar.store.testing import MigratedDatabase
 from instar_core.base import canonical_json, new_id
 
 # Surrogates are no text; NUL can be in JSON but not in a text column.
-_TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00"), max_size=40)
-_IN_JSON = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=40)
+_IN_JSON = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 _LEAF = (
     st.none()
     | st.booleans()
