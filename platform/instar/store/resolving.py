@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import RowMapping, select, text
+from sqlalchemy import RowMapping, TextualSelect, column, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.store.names import did_you_mean
@@ -32,24 +32,37 @@ _ARTIFACT_COLUMNS = (
     "revision",
     "created_at",
 )
+_NAMES = (
+    *(f"a_{name}" for name in _ARTIFACT_COLUMNS),
+    *(f"v_{name}" for name in VERSION_COLUMNS),
+    "label",
+    "epoch",
+)
 _COLUMNS = ", ".join(
-    [f"a.{column} as a_{column}" for column in _ARTIFACT_COLUMNS]
-    + [f"v.{column} as v_{column}" for column in VERSION_COLUMNS]
+    [f"a.{name} as a_{name}" for name in _ARTIFACT_COLUMNS]
+    + [f"v.{name} as v_{name}" for name in VERSION_COLUMNS]
 )
 _WHERE = (
     " where a.project_id = cast(:project as uuid) and a.kind = :kind and a.name = :name "
     "and a.deleted_at is null and v.deleted_at is null"
 )
-_BY_LABEL = text(
+
+
+def _statement(sql: str) -> TextualSelect:
+    """A statement whose columns are declared, so that each call need not find them out anew."""
+    return text(sql).columns(*(column(name) for name in _NAMES))
+
+
+_BY_LABEL = _statement(
     f"select {_COLUMNS}, l.name as label, l.epoch from instar.artifact a "
     "join instar.label l on l.artifact_id = a.id and l.name = :at "
     "join instar.version v on v.id = l.version_id" + _WHERE
 )
-_BY_NUMBER = text(
+_BY_NUMBER = _statement(
     f"select {_COLUMNS}, null as label, null as epoch from instar.artifact a "
     "join instar.version v on v.artifact_id = a.id and v.number = :at" + _WHERE
 )
-_LATEST = text(
+_LATEST = _statement(
     f"select {_COLUMNS}, null as label, null as epoch from instar.artifact a "
     "join instar.version v on v.artifact_id = a.id" + _WHERE + " order by v.number desc limit 1"
 )
@@ -101,7 +114,7 @@ async def resolve(session: AsyncSession, ref: ArtifactRef, at: str | int = "late
     artifact = ArtifactRow(
         project_id=ref.project_id,
         deleted_at=None,
-        **{column: row[f"a_{column}"] for column in _ARTIFACT_COLUMNS[1:]},
+        **{name: row[f"a_{name}"] for name in _ARTIFACT_COLUMNS[1:]},
         id=str(row["a_id"]),
     )
     version = version_row(ref.project_id, row, "v_")

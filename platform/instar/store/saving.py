@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import text
+from sqlalchemy import column, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.store.audit import Author
@@ -74,7 +74,7 @@ _SAVE = text(
     ":origin, cast(:base as uuid), cast(:run as uuid), cast(:parents as uuid[]), "
     "cast(:part_names as text[]), cast(:part_ids as uuid[]), cast(:rollouts as uuid[]), :search, "
     ":description, :job_access, :reuse)"
-)
+).columns(*(column(name) for name in ("status", "told", *VERSION_COLUMNS)))
 _EXISTS = text(
     "select 1 from instar.artifact where project_id = cast(:project as uuid) and kind = :kind "
     "and name = :name"
@@ -197,9 +197,9 @@ def refuse_jobs(by: Author, what: str) -> None:
 
 def version_row(project_id: str, values: Mapping[Any, Any], prefix: str = "") -> VersionRow:
     """A version that is not deleted, from the columns of a statement; it belongs to no session."""
-    found = {column: values[prefix + column] for column in VERSION_COLUMNS}
-    for column in ("id", "artifact_id", "base_id", "run_id"):
-        found[column] = None if found[column] is None else str(found[column])
+    found = {name: values[prefix + name] for name in VERSION_COLUMNS}
+    for name in ("id", "artifact_id", "base_id", "run_id"):
+        found[name] = None if found[name] is None else str(found[name])
     return VersionRow(project_id=project_id, deleted_at=None, **found)
 
 

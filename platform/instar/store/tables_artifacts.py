@@ -103,7 +103,6 @@ class ArtifactRow(Base):
         ),
         Index(None, "project_id", "created_at", "id"),
         Index(None, "project_id", "kind", "created_at", "id"),
-        Index("ix_artifact_search", "search", postgresql_using="gin"),
         CheckConstraint("owner_kind in ('person', 'run', 'system')", name="owner_kind"),
         CheckConstraint("job_access in ('none', 'overlay')", name="job_access"),
     )
@@ -116,7 +115,8 @@ class ArtifactRow(Base):
     # Who made it, and what jobs may do with it: a person's thing is read-only to them by default.
     owner_kind: Mapped[str] = mapped_column(server_default=text("'person'"), default="person")
     job_access: Mapped[str] = mapped_column(server_default=text("'none'"), default="none")
-    # Words of name, description, tags and newest content, for full-text search.
+    # Words of name, description, tags and newest content, for full-text search. No index: behind a
+    # row-level policy PostgreSQL uses none for '@@', which might leak; a search reads the project.
     search: Mapped[Any] = mapped_column(
         TSVECTOR, server_default=text("''::tsvector"), deferred=True
     )

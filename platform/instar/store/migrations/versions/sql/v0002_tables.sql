@@ -14,7 +14,6 @@ alter table instar.artifact add constraint ck_artifact_job_access
   check (job_access in ('none', 'overlay'));
 create index ix_artifact_project_id_kind_created_at_id
   on instar.artifact (project_id, kind, created_at, id);
-create index ix_artifact_search on instar.artifact using gin (search);
 create unique index uq_artifact_skeleton on instar.artifact (project_id, kind, skeleton)
   where skeleton <> '';
 
