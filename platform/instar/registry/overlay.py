@@ -32,6 +32,7 @@ from instar.store.artifacts import (
     create_version,
     encode_content,
     lock_artifact,
+    read_artifact,
     read_content,
     read_version,
 )
@@ -40,20 +41,23 @@ from instar.store.saving import Origin, audit_stream, refuse_jobs
 from instar.store.tables import OverlayConflictRow, VersionRow
 from instar_core.base import Frozen, JsonValue, canonical_json
 from instar_core.candidates import Candidate
-from instar_core.errors import ConflictError, InvalidContent
+from instar_core.errors import ConflictError, InvalidContent, NotFoundError
 from instar_core.kinds import check_content
 
 __all__ = [
     "LearnedNote",
+    "MergedDraft",
     "Rebase",
     "Sides",
     "carry_over",
+    "conflict_of",
     "dismiss_conflict",
     "merge_sides",
     "rebase_overlay",
     "resolve_conflict",
     "save_learned",
     "save_merged",
+    "sides_of",
 ]
 
 State = Literal["none", "absorbed", "contained", "rebased", "conflict"]
@@ -257,6 +261,7 @@ async def save_merged(
     It is a learned version on the second side's base where one of the sides is learned.
     """
     learned = sides.ours.base_id is not None or sides.theirs.base_id is not None
+    learned = learned and sides.ours.artifact_id == sides.theirs.artifact_id
     base = (sides.theirs.base_id or sides.theirs.id) if learned else None
     parents = [sides.ours.id, sides.theirs.id]
     if draft.candidate is not None:
@@ -328,6 +333,24 @@ async def dismiss_conflict(
     await _audit(session, ref, "overlay.dismiss", row, by)
 
 
+async def conflict_of(
+    session: AsyncSession, ref: ArtifactRef, conflict_id: str, *, lock: bool = False
+) -> OverlayConflictRow:
+    """A conflict of one artifact.
+
+    Raises:
+        NotFoundError: If there is no such artifact, or no such conflict of it.
+    """
+    artifact = await read_artifact(session, ref)
+    row = await overlays.read_overlay_conflict(session, conflict_id, lock=lock)
+    if row.artifact_id != artifact.id:
+        raise NotFoundError(
+            f"there is no conflict {conflict_id!r} of {ref.kind} {ref.name!r}.",
+            remedy="List its conflicts first.",
+        )
+    return row
+
+
 async def sides_of(session: AsyncSession, row: OverlayConflictRow) -> Sides:
     """The three versions of a conflict: the former base, the learned one, the new base."""
     return Sides(
@@ -340,13 +363,8 @@ async def sides_of(session: AsyncSession, row: OverlayConflictRow) -> Sides:
 async def _open_conflict(
     session: AsyncSession, ref: ArtifactRef, conflict_id: str, by: Author
 ) -> OverlayConflictRow:
-    artifact = await lock_artifact(session, ref, stream=audit_stream(by))
-    row = await overlays.read_overlay_conflict(session, conflict_id, lock=True)
-    if row.artifact_id != artifact.id:
-        raise ConflictError(
-            f"the conflict {conflict_id} is not one of {ref.kind} {ref.name!r}.",
-            remedy="List its conflicts first.",
-        )
+    await lock_artifact(session, ref, stream=audit_stream(by))
+    row = await conflict_of(session, ref, conflict_id, lock=True)
     if row.resolution:
         raise ConflictError(
             f"the conflict {conflict_id} is settled: {row.resolution} by {row.resolved_by}.",

@@ -24,6 +24,7 @@ from instar_core.base import JsonValue, new_id
 
 __all__ = [
     "add_conflict",
+    "artifact_names",
     "close_conflicts",
     "find_live_overlay",
     "find_newest_base",
@@ -177,3 +178,15 @@ async def list_conflicts(
     if only_open:
         query = query.where(OverlayConflictRow.resolution == "")
     return await read_page(session, query, OverlayConflictRow, limit=limit, cursor=cursor)
+
+
+async def artifact_names(
+    session: AsyncSession, artifact_ids: Sequence[str]
+) -> dict[str, tuple[str, str]]:
+    """Artifact id → its kind and name."""
+    rows = await session.execute(
+        select(ArtifactRow.id, ArtifactRow.kind, ArtifactRow.name).where(
+            ArtifactRow.id.in_(list(artifact_ids))
+        )
+    )
+    return {one: (kind, name) for one, kind, name in rows.tuples()}

@@ -31,7 +31,7 @@ from instar.store.audit import SYSTEM, Author
 from instar.store.labels import LabelMove, move_label
 from instar.store.overlays import list_conflicts
 from instar.store.session import Database
-from instar_core.base import new_id
+from instar_core.base import JsonValue, new_id
 from instar_core.candidates import Candidate, Component, Harness
 from instar_core.errors import ConflictError, PermissionDenied
 
@@ -199,7 +199,9 @@ def test_s15_jobs_settle_nothing_and_touch_only_what_is_opened_to_them(database:
 
     async def work(db: Database) -> None:
         closed = ArtifactRef(project, "skill", "refunds")
-        skill = {"files": {"SKILL.md": "---\nname: refunds\ndescription: How.\n---\nAsk.\n"}}
+        skill: JsonValue = {
+            "files": {"SKILL.md": "---\nname: refunds\ndescription: How.\n---\nAsk.\n"}
+        }
         async with db.transaction(project) as session:
             made = await create(session, closed, skill, Note(ANNA))
             ref, _, _ = await _prompt(session, project)
@@ -220,7 +222,9 @@ def test_s15_jobs_settle_nothing_and_touch_only_what_is_opened_to_them(database:
 
 
 def _agent(prompt: str, *lessons: str, model: str = "scripted/desk") -> Candidate:
-    entries = [{"id": f"L{n}", "text": text} for n, text in enumerate(lessons, start=1)]
+    entries: list[JsonValue] = [
+        {"id": f"L{n}", "text": text} for n, text in enumerate(lessons, start=1)
+    ]
     return Candidate(
         components={
             "prompt": Component(kind="instructions", content=prompt),
