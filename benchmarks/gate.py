@@ -89,6 +89,27 @@ def _demo_holds(report: Report) -> list[str]:
     return faults
 
 
+def _must_be(**wanted: Any) -> Callable[[Report], list[str]]:
+    """Faults of a report in which some values must be just these."""
+
+    def faults(report: Report) -> list[str]:
+        return [
+            f"{key} is {report.get(key)!r}, must be {value!r}"
+            for key, value in wanted.items()
+            if report.get(key) != value
+        ]
+
+    return faults
+
+
+def _tampering_named(report: Report) -> list[str]:
+    faults = _must_be(untouched_ok=True)(report)
+    missed = [kind for kind, found in report["kinds"].items() if not found]
+    if missed or len(report["kinds"]) < 6:
+        faults.append(f"of {len(report['kinds'])} kinds of tampering not named: {missed}")
+    return faults
+
+
 def checks() -> list[Check]:
     """The checks of every issue so far, in the order of the issues."""
     instar = (sys.executable, "-m", "instar")
@@ -107,6 +128,35 @@ def checks() -> list[Check]:
             _nothing_lost,
         ),
         Check("demo", (sys.executable, "-m", "benchmarks.demo", "--json"), _demo_holds),
+        Check(
+            "many writers",
+            (sys.executable, "-m", "benchmarks.registry_parallel", "--json"),
+            _must_be(saves=200, versions=200, consecutive=True, winners_ok=True, audit_ok=True),
+        ),
+        Check(
+            "audit tampering",
+            (sys.executable, "-m", "benchmarks.audit_tampering", "--rows", "2000", "--json"),
+            _tampering_named,
+        ),
+        Check(
+            "export and import",
+            (sys.executable, "-m", "benchmarks.transfer", "--json"),
+            _must_be(
+                blobs_equal=True, labels_equal=True, manifests_equal=True, second_import_changes=0
+            ),
+        ),
+        Check(
+            "backup and restore",
+            (sys.executable, "-m", "benchmarks.restore", "--json"),
+            _must_be(
+                same_answer=True,
+                same_version_ids=True,
+                secret_kept=True,
+                hashes_equal=True,
+                audit_ok=True,
+                encrypted=True,
+            ),
+        ),
     ]
 
 
