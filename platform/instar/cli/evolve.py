@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from instar.cli.client import Client, path_of
-from instar.cli.output import Json, emit, table
+from instar.cli.output import Json, emit, in_words, table
 from instar_core.errors import UserError
 
 __all__ = ["app"]
@@ -138,6 +138,10 @@ def _status_words(run: dict[str, Any]) -> str:
     lines = [f"run {run['id']}: {run['state']} ({run['phase']})"]
     if run.get("reason"):
         lines.append(f"reason: {run['reason']}")
+    if run.get("worker"):
+        lines.append(f"worker: {run['worker']}, last heard {in_words(run['heartbeat_at'])}")
+    if run.get("last_error") and run["last_error"] != run.get("reason"):
+        lines.append(f"last error: {run['last_error']}")
     lines.append(
         f"{run['rollouts_done']} of {run['rollouts_planned']} rollouts, {run['tokens']} tokens, "
         f"${run['cost_usd']:.4f}, {run['wall_s']:.0f} s"

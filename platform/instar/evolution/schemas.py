@@ -146,6 +146,11 @@ class RunStatus(Frozen):
     )
     replayed: int = Field(default=0, description="recorded effects the last start reused")
     attempts: int = Field(default=0, description="how often a worker took the run up")
+    worker: str = Field(default="", description="who works on it now")
+    heartbeat_at: datetime | None = Field(
+        default=None, description="when a worker last said that it works on it"
+    )
+    last_error: str = Field(default="", description="what went wrong last, kept over retries")
     last_seq: int = Field(default=0, description="number of the newest event")
     created_at: datetime
     started_at: datetime | None = None

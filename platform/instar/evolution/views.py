@@ -18,7 +18,7 @@ from instar.evolution.schemas import (
 )
 from instar.ledger.budgets import BudgetChain, read_chain
 from instar.store import promotions as store
-from instar.store.evolution import read_job_states
+from instar.store.evolution import JobFacts, read_job_facts
 from instar.store.tables import EvolutionRunRow, PromotionRow, ProposalRow, RunEventRow
 from instar_core.evolution import (
     PromotionState,
@@ -35,19 +35,19 @@ __all__ = ["event_view", "promotion_view", "promotion_views", "proposal_views", 
 
 async def run_views(session: AsyncSession, rows: list[EvolutionRunRow]) -> list[RunStatus]:
     """Where runs stand."""
-    jobs = await read_job_states(session, [row.job_id for row in rows if row.job_id is not None])
+    jobs = await read_job_facts(session, [row.job_id for row in rows if row.job_id is not None])
     proposals = [str(p) for row in rows if (p := row.progress.get("proposal_id"))]
     promotions = await store.promotions_of(session, proposals)
     views = []
     for row in rows:
         chain = await read_chain(session, budgets_of(row))
         promotion = promotions.get(str(row.progress.get("proposal_id")))
-        views.append(_run(row, chain, jobs.get(row.job_id or "", ""), promotion))
+        views.append(_run(row, chain, jobs.get(row.job_id or "", JobFacts()), promotion))
     return views
 
 
 def _run(
-    row: EvolutionRunRow, chain: BudgetChain, job: str, promotion: PromotionRow | None
+    row: EvolutionRunRow, chain: BudgetChain, job: JobFacts, promotion: PromotionRow | None
 ) -> RunStatus:
     quote = Quote.model_validate(row.quote)
     shown: dict[str, Any] = dict(row.progress)
@@ -79,6 +79,9 @@ def _run(
         in_flight_lost=row.in_flight_lost,
         replayed=row.replayed,
         attempts=row.attempts,
+        worker=job.worker if job.state in ("leased", "running") else "",
+        heartbeat_at=job.heartbeat_at,
+        last_error=job.last_error,
         last_seq=row.event_seq,
         created_at=row.created_at,
         started_at=row.started_at,
@@ -94,12 +97,12 @@ def _spent(chain: BudgetChain) -> Amount:
     return Amount()
 
 
-def _state(row: EvolutionRunRow, job: str) -> tuple[RunState, str]:
+def _state(row: EvolutionRunRow, job: JobFacts) -> tuple[RunState, str]:
     """The state as it is now: a running run whose job waits again has lost its worker."""
-    if row.state == "running" and job == "queued":
+    if row.state == "running" and job.state == "queued":
         return "interrupted", "Its worker is gone; the next free one goes on where it stopped."
-    if row.state not in OVER and job in ("dead", "failed"):
-        return "failed", row.reason or "Its job ended without it; see the worker's log."
+    if row.state not in OVER and job.state in ("dead", "failed"):
+        return "failed", row.reason or job.last_error or "Its job ended; see the worker's log."
     return cast("RunState", row.state), row.reason
 
 

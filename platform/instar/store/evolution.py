@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import Text, cast, func, select, text, update
@@ -42,7 +43,8 @@ __all__ = [
     "list_rollout_ids",
     "list_run_events",
     "read_evolution_run",
-    "read_job_states",
+    "JobFacts",
+    "read_job_facts",
     "save_candidate",
     "save_scores",
     "update_run",
@@ -159,10 +161,23 @@ async def find_runs_with_reservations(
     return list(rows)
 
 
-async def read_job_states(session: AsyncSession, job_ids: Sequence[str]) -> dict[str, str]:
-    """Job id → state."""
-    rows = await session.execute(select(JobRow.id, JobRow.state).where(JobRow.id.in_(job_ids)))
-    return {str(row[0]): str(row[1]) for row in rows}
+class JobFacts(NamedTuple):
+    """Who has a job, when he last said so, and what went wrong last."""
+
+    state: str = ""
+    worker: str = ""
+    heartbeat_at: datetime | None = None
+    last_error: str = ""
+
+
+async def read_job_facts(session: AsyncSession, job_ids: Sequence[str]) -> dict[str, JobFacts]:
+    """Job id → what is known of it."""
+    rows = await session.execute(
+        select(
+            JobRow.id, JobRow.state, JobRow.worker, JobRow.heartbeat_at, JobRow.last_error
+        ).where(JobRow.id.in_(job_ids))
+    )
+    return {str(row[0]): JobFacts(row[1], row[2], row[3], row[4]) for row in rows}
 
 
 async def update_run(session: AsyncSession, run_id: str, **values: Any) -> None:

@@ -8,7 +8,10 @@ import sys
 import textwrap
 from pathlib import Path
 
+from instar.embedded.layout import Layout
 from instar.embedded.status import Status, read_status
+from instar.embedded.up import plan_services
+from instar.settings import Settings
 
 PROGRAM = """
 import os, signal, sys
@@ -81,6 +84,37 @@ def test_starts_in_order_and_stops_everybody(tmp_path: Path) -> None:
     assert {item.state for item in status.services} == {"stopped"}
     started = (tmp_path / "trace").read_text().split()
     assert started.index("first") < started.index("second")
+
+
+def test_s123_nothing_that_needs_the_schema_starts_before_its_step_is_done(tmp_path: Path) -> None:
+    done = supervise(
+        tmp_path,
+        """
+        stop_when_ready = True
+        schema, up, early = folder / "schema", folder / "up", folder / "early"
+        step = f"import time; time.sleep(0.3); open({str(schema)!r}, 'w').close()"
+        api = f"import os, time; open({str(early)!r} if not os.path.exists({str(schema)!r}) else "
+        api += f"{str(up)!r}, 'w').close(); time.sleep(600)"
+        command = Command((sys.executable, "-c", api), dict(os.environ),
+                          lambda pid: Answer(True, up.exists() or early.exists()))
+        services = [
+            CommandService("api", command, after=("install",), log=folder / "api.log"),
+            service("install", step, kind=OneShot),
+        ]
+        """,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "up").exists() and not (tmp_path / "early").exists()
+
+
+def test_s123_the_service_waits_with_all_of_its_own_for_the_schema(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "data")
+    layout.prepare()
+    planned = plan_services(Settings(data_dir=layout.data_dir), layout, layout.ensure_secrets())
+    after = {service.name: service.after for service in planned}
+    assert after["install"] == ("postgres",)
+    for name in ("api", "worker", "reconciler"):
+        assert {"postgres", "install"} <= set(after[name]), name
 
 
 def test_a_step_that_fails_ends_the_start_with_its_words(tmp_path: Path) -> None:
