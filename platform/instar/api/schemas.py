@@ -72,6 +72,10 @@ class ArtifactOut(BaseModel):
     name: str
     description: str
     tags: list[str]
+    owner_kind: str = Field(default="person", description="who made it: person, run or system")
+    job_access: str = Field(
+        default="none", description="what jobs may do with it: none, or overlay versions on it"
+    )
     last_version: int
     labels: dict[str, int] = Field(default_factory=dict, description="label → version number")
     created_at: datetime
@@ -89,8 +93,17 @@ class VersionOut(BaseModel):
     reason: str
     evidence: JsonValue = None
     parents: list[str] = Field(default_factory=list, description="ids of parent versions")
+    origin: str = Field(default="save", description="save, overlay, rebase, merge, copy, import …")
+    base_id: str | None = Field(
+        default=None, description="the person's version that a learned one lies on"
+    )
+    run_id: str | None = None
+    label: str | None = Field(default=None, description="the label by which it was asked for")
     created_at: datetime
     content: JsonValue = None
+    notices: list[str] = Field(
+        default_factory=list, description="what its author should know: what it resembles, …"
+    )
 
 
 class NewVersionIn(_In):
@@ -98,7 +111,7 @@ class NewVersionIn(_In):
 
     content: JsonValue = Field(description="text, or a JSON value")
     reason: Text = ""
-    description: Text | None = Field(default=None, description="of the artifact, when it is new")
+    description: Text | None = Field(default=None, description="of the artifact")
 
 
 class LabelIn(_In):
@@ -114,6 +127,7 @@ class LabelOut(BaseModel):
     label: str
     version: int
     protected: bool
+    move_role: str = Field(default="operator", description="the least role that may move it")
     epoch: int
     moved_at: datetime
 
@@ -235,6 +249,7 @@ class LabelRollbackIn(_In):
     """Which label goes back to the version that it named before."""
 
     label: Text = "production"
+    reason: Text = Field(default="", description="kept with the move")
 
 
 class ProjectIn(_In):

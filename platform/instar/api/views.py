@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 from fastapi import Response
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -20,6 +21,7 @@ from instar.api.schemas import (
     TaskSetOut,
     VersionOut,
 )
+from instar.api.schemas_artifacts import LabelEventOut
 from instar.evolution.schemas import PromotionRule
 from instar.redaction import redact_text
 from instar.runtime.tools.config import ToolServerConfig
@@ -27,8 +29,6 @@ from instar.store.agents import AGENT, load_candidate_version
 from instar.store.artifacts import (
     ArtifactRef,
     read_artifact,
-    read_content,
-    read_parents,
     resolve,
 )
 from instar.store.evolution import list_candidates, list_evaluations, read_evolution_run
@@ -37,6 +37,7 @@ from instar.store.runs import read_run_version
 from instar.store.secret_refs import find_references
 from instar.store.tables import (
     ArtifactRow,
+    LabelEventRow,
     LabelRow,
     McpServerRow,
     ProjectRow,
@@ -44,7 +45,7 @@ from instar.store.tables import (
     VersionRow,
 )
 from instar.store.task_sets import TASK_SET, TaskSetVersion, count_tasks
-from instar_core.base import JsonValue
+from instar_core.base import content_hash
 from instar_core.candidates import Candidate
 from instar_core.messages import Message
 from instar_core.rollouts import Trajectory
@@ -55,17 +56,17 @@ __all__ = [
     "agent_version_out",
     "artifact_out",
     "candidates_out",
+    "label_event_out",
     "label_out",
     "labels_of",
     "project_out",
     "read_agent_out",
-    "read_version_out",
     "run_out",
+    "server_etag",
     "server_out",
     "set_etag",
     "task_set_out",
     "version_out",
-    "without_sealed",
 ]
 
 
@@ -79,7 +80,7 @@ async def labels_of(session: AsyncSession, ref: ArtifactRef) -> dict[str, int]:
     return {row.name: row.number for row in await list_labels(session, ref)}
 
 
-async def artifact_out(session: AsyncSession, project_id: str, row: ArtifactRow) -> ArtifactOut:
+def artifact_out(row: ArtifactRow, labels: Sequence[LabelRow]) -> ArtifactOut:
     """An artifact as it is shown."""
     return ArtifactOut(
         id=row.id,
@@ -87,8 +88,10 @@ async def artifact_out(session: AsyncSession, project_id: str, row: ArtifactRow)
         name=row.name,
         description=row.description,
         tags=list(row.tags),
+        owner_kind=row.owner_kind,
+        job_access=row.job_access,
         last_version=row.last_version,
-        labels=await labels_of(session, ArtifactRef(project_id, row.kind, row.name)),
+        labels={label.name: label.number for label in labels},
         created_at=row.created_at,
     )
 
@@ -104,35 +107,12 @@ def version_out(row: VersionRow, **more: Any) -> VersionOut:
         author=row.author,
         reason=row.reason,
         evidence=row.evidence,
+        origin=row.origin,
+        base_id=row.base_id,
+        run_id=row.run_id,
         created_at=row.created_at,
         **more,
     )
-
-
-async def read_version_out(
-    session: AsyncSession, ref: ArtifactRef, at: str, response: Response
-) -> VersionOut:
-    """What a version number, label or ``latest`` means now, with its content and ETag."""
-    found = await resolve(session, ref, at)
-    set_etag(response, found.etag)
-    content = await read_content(session, found.version)
-    return version_out(
-        found.version,
-        content=without_sealed(content) if ref.kind == TASK_SET else content,
-        parents=await read_parents(session, found.version.id),
-    )
-
-
-def without_sealed(manifest: JsonValue) -> JsonValue:
-    """A task set's manifest without its sealed entries: not even their ids leave the service."""
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("tasks"), list):
-        return None
-    tasks: list[JsonValue] = [
-        task
-        for task in cast("list[dict[str, JsonValue]]", manifest["tasks"])
-        if task.get("split") != "sealed"
-    ]
-    return {**manifest, "tasks": tasks}
 
 
 def label_out(row: LabelRow) -> LabelOut:
@@ -141,8 +121,23 @@ def label_out(row: LabelRow) -> LabelOut:
         label=row.name,
         version=row.number,
         protected=row.protected,
+        move_role=row.move_role,
         epoch=row.epoch,
         moved_at=row.moved_at,
+    )
+
+
+def label_event_out(row: LabelEventRow) -> LabelEventOut:
+    """One move of a label as it is shown."""
+    return LabelEventOut(
+        label=row.label,
+        before=row.from_number,
+        after=row.to_number,
+        by_kind=row.actor_kind,
+        by=row.actor,
+        cause=row.cause,
+        run_id=row.run_id,
+        at=row.created_at,
     )
 
 
@@ -162,6 +157,11 @@ def server_out(row: McpServerRow) -> ServerOut:
         created_at=row.created_at,
         updated_at=row.updated_at,
     )
+
+
+def server_etag(row: McpServerRow) -> str:
+    """An ETag that changes with the registration, values of its environment included."""
+    return content_hash([row.id, row.config])[:32]
 
 
 def project_out(row: ProjectRow) -> ProjectOut:

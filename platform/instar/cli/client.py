@@ -36,6 +36,7 @@ _KINDS: dict[int, type[InstarError]] = {
     409: ConflictError,
     412: ConflictError,
     422: UserError,
+    428: ConflictError,
 }
 
 
@@ -83,9 +84,21 @@ class Client:
         """The JSON answer to a PUT; ``match`` is the ETag of the state that it changes."""
         return self._call("PUT", path, body=body, match=match)
 
-    def delete(self, path: str, **query: Any) -> None:
-        """A DELETE, done."""
-        self._call("DELETE", path, query=query)
+    def patch(self, path: str, body: Any = None, *, match: str | None = None) -> Any:
+        """The JSON answer to a PATCH; ``match`` is the ETag of the state that it changes."""
+        return self._call("PATCH", path, body=body, match=match)
+
+    def delete(self, path: str, **query: Any) -> Any:
+        """The JSON answer to a DELETE, if it has one."""
+        return self._call("DELETE", path, query=query)
+
+    def etag(self, path: str) -> str | None:
+        """The ETag of what is there now, for a change of it; ``None`` where there is nothing."""
+        try:
+            headers: Mapping[str, str] = self._send("GET", path).headers
+            return headers.get("etag")
+        except NotFoundError:
+            return None
 
     def pages(self, path: str, **query: Any) -> Iterator[Any]:
         """Every item of a list, page after page."""

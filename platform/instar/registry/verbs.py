@@ -13,51 +13,59 @@ from typing import Literal, NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from instar.registry.diffs import Diff, diff_contents
-from instar.registry.kinds import list_kinds, open_kind
-from instar.registry.kinds.agent import agent_content, candidate_of
+from instar.registry.kinds import open_kind
+from instar.registry.kinds.agent import candidate_of
 from instar.registry.kinds.task_set import TaskSetContent
 from instar.registry.near import look_for_similar
-from instar.store.agents import AGENT, AgentNote, load_candidate_version, save_agent_as
+from instar.registry.overlay import carry_over
+from instar.registry.reading import (
+    Listing,
+    Read,
+    artifact_etag,
+    diff,
+    find_label,
+    known_kind,
+    label_events_of,
+    labels_of_artifact,
+    list_,
+    list_versions_of,
+    naming_kinds,
+    read,
+    read_shown,
+    resolve_known,
+)
+from instar.store.agents import AGENT, AgentNote, save_agent_as
 from instar.store.artifacts import (
-    ArtifactFilter,
     ArtifactRef,
     Draft,
-    Resolved,
     create_version,
     encode_content,
-    list_artifacts,
     lock_artifact,
     read_artifact,
-    read_content,
     read_version,
-    resolve,
 )
 from instar.store.audit import Author
-from instar.store.catalogue import labels_of_many
+from instar.store.contents import lock_stream
 from instar.store.labels import (
     LabelMove,
     delete_artifact,
     delete_version,
     list_label_events,
-    list_labels,
     move_label,
     restore_artifact,
     restore_version,
 )
 from instar.store.saving import Origin, audit_stream
-from instar.store.tables import ArtifactRow, LabelRow, VersionRow
+from instar.store.tables import LabelRow, VersionRow
 from instar.store.task_sets import (
     TASK_SET,
     copy_task_set,
     create_task_set_as,
-    read_bindings,
-    read_open,
 )
-from instar.store.versions import numbers_of_parents, version_ids
-from instar_core.base import JsonValue, content_hash
+from instar.store.versions import version_ids
+from instar_core.base import JsonValue
 from instar_core.errors import ConflictError, NotFoundError
-from instar_core.kinds import Kind, check_content, did_you_mean
+from instar_core.kinds import check_content
 
 __all__ = [
     "ALL",
@@ -72,8 +80,12 @@ __all__ = [
     "diff",
     "find_label",
     "known_kind",
+    "label_events_of",
+    "labels_of_artifact",
     "list_",
+    "list_versions_of",
     "move_label",
+    "naming_kinds",
     "read",
     "read_shown",
     "resolve_known",
@@ -113,26 +125,6 @@ class Saved(NamedTuple):
     notices: tuple[str, ...] = ()
 
 
-class Read(NamedTuple):
-    """What a reference means now, with its content and the numbers of its parents."""
-
-    found: Resolved
-    content: JsonValue
-    parents: tuple[int, ...] = ()
-
-
-class Listing(NamedTuple):
-    """Artifacts with their labels, and the cursor of the page after them."""
-
-    items: list[tuple[ArtifactRow, list[LabelRow]]]
-    next_cursor: str | None
-
-
-def known_kind(kind: str) -> Kind | None:
-    """The kind of that name; ``None`` for one that an older version or another package stored."""
-    return open_kind(kind) if kind in list_kinds() else None
-
-
 async def create(session: AsyncSession, ref: ArtifactRef, content: JsonValue, note: Note) -> Saved:
     """Saves the first version of a new artifact.
 
@@ -152,6 +144,7 @@ async def create(session: AsyncSession, ref: ArtifactRef, content: JsonValue, no
     """
     kind = open_kind(ref.kind)
     checked = check_content(kind, content)
+    await lock_stream(session, ref.project_id, audit_stream(note.author))
     if await _exists(session, ref):
         raise _taken(ref)
     by_run = note.author.kind == "run"
@@ -159,9 +152,6 @@ async def create(session: AsyncSession, ref: ArtifactRef, content: JsonValue, no
     if by_run or not note.allow_similar:
         similar = await look_for_similar(session, ref, kind, checked, by_run=by_run)
     version = await _store(session, ref, checked, note, ())
-    if version.number != 1:
-        # Somebody made it between the look and the save; the transaction takes this one back.
-        raise _taken(ref)
     return Saved(version, kind.shown(checked), (*similar, *kind.problems(ref.name, checked)))
 
 
@@ -176,114 +166,24 @@ async def update(session: AsyncSession, ref: ArtifactRef, content: JsonValue, no
     kind = open_kind(ref.kind)
     checked = check_content(kind, content)
     artifact = await lock_artifact(session, ref, stream=audit_stream(note.author))
-    parents = await version_ids(session, artifact, note.parents)
+    by_run = note.author.kind == "run"
+    parents = await version_ids(session, artifact, note.parents, learned=by_run)
     version = await _store(session, ref, checked, note, parents)
-    return Saved(version, kind.shown(checked), kind.problems(ref.name, checked))
+    told: tuple[str, ...] = ()
+    if note.origin == "save":
+        told = await carry_over(session, ref, version, note.author)
+    return Saved(version, kind.shown(checked), (*told, *kind.problems(ref.name, checked)))
 
 
 async def save(session: AsyncSession, ref: ArtifactRef, content: JsonValue, note: Note) -> Saved:
-    """Saves a content as the next version, or as the first of a new artifact."""
+    """Saves a content as the next version, or as the first of a new artifact.
+
+    Every writer takes the lock first, so that nobody makes it between the look and the save.
+    """
+    await lock_stream(session, ref.project_id, audit_stream(note.author))
     if await _exists(session, ref):
         return await update(session, ref, content, note)
     return await create(session, ref, content, note)
-
-
-async def read(session: AsyncSession, ref: ArtifactRef, at: str | int = "latest") -> Read:
-    """What a version number, a label or ``latest`` means now, with what a reader may see of it.
-
-    Raises:
-        NotFoundError: If there is no such kind, artifact, version or label; names the nearest.
-    """
-    found = await resolve_known(session, ref, at)
-    content = await read_shown(session, ref, found.version)
-    return Read(found, content, await numbers_of_parents(session, found.version))
-
-
-async def resolve_known(
-    session: AsyncSession, ref: ArtifactRef, at: str | int = "latest"
-) -> Resolved:
-    """What a reference means now; where its kind does not even exist, the nearest kinds are named.
-
-    Raises:
-        NotFoundError: If there is no such kind, artifact, version or label.
-    """
-    try:
-        return await resolve(session, ref, at)
-    except NotFoundError:
-        open_kind(ref.kind)
-        raise
-
-
-async def read_shown(session: AsyncSession, ref: ArtifactRef, version: VersionRow) -> JsonValue:
-    """The content of a version as a reader sees it: whole, but nothing that is sealed."""
-    if ref.kind == AGENT:
-        return agent_content(await load_candidate_version(session, version.id))
-    if ref.kind == TASK_SET:
-        tasks: list[JsonValue] = [
-            task.model_dump(mode="json") for task in await read_open(session, version.id)
-        ]
-        return {"tasks": tasks, "bindings": await read_bindings(session, version.id)}
-    content = await read_content(session, version)
-    kind = known_kind(ref.kind)
-    return content if kind is None else kind.shown(content)
-
-
-async def list_(
-    session: AsyncSession,
-    project_id: str,
-    where: ArtifactFilter | None = None,
-    *,
-    limit: int = 50,
-    cursor: str | None = None,
-) -> Listing:
-    """A page of the project's artifacts with their labels, newest first.
-
-    Raises:
-        NotFoundError: If the filter names a kind that does not exist; names the nearest.
-        InvalidContent: If a filter cannot be one.
-    """
-    where = where or ArtifactFilter()
-    page = await list_artifacts(session, project_id, where=where, limit=limit, cursor=cursor)
-    if where.kind and not page.items:
-        open_kind(where.kind)
-    labels = await labels_of_many(session, [row.id for row in page.items])
-    return Listing([(row, labels[row.id]) for row in page.items], page.next_cursor)
-
-
-async def diff(session: AsyncSession, ref: ArtifactRef, old: str | int, new: str | int) -> Diff:
-    """What changed between two versions, in the form of the kind; nothing sealed is compared.
-
-    Raises:
-        NotFoundError: If there is no such artifact or version; names the nearest.
-    """
-    kind = known_kind(ref.kind)
-    left = await resolve_known(session, ref, old)
-    right = await resolve_known(session, ref, new)
-    return diff_contents(
-        await read_shown(session, ref, left.version),
-        await read_shown(session, ref, right.version),
-        None if kind is None else kind.form,
-    )
-
-
-async def find_label(session: AsyncSession, ref: ArtifactRef, label: str) -> LabelRow:
-    """A label by name.
-
-    Raises:
-        NotFoundError: If there is no such kind, artifact or label; names the nearest.
-    """
-    try:
-        rows = {row.name: row for row in await list_labels(session, ref)}
-    except NotFoundError:
-        open_kind(ref.kind)
-        raise
-    if label not in rows:
-        raise NotFoundError(
-            f"There is no label {label[:80]!r} on {ref.kind} {ref.name!r}.",
-            remedy=f"Its labels: {', '.join(rows) or 'none'}."
-            + (f" {did_you_mean(label, rows)}" if rows else ""),
-        )
-    return rows[label]
 
 
 async def roll_back(
@@ -296,7 +196,8 @@ async def roll_back(
         ConflictError: If the label has named no other version before.
         PermissionDenied: If the role is below the label's.
     """
-    await lock_artifact(session, ref)
+    with naming_kinds(ref.kind):
+        await lock_artifact(session, ref)
     now = await find_label(session, ref, label)
     events = await list_label_events(session, ref, label)
     before = next(
@@ -323,10 +224,11 @@ async def archive(
         ConflictError: If a label points to what would go, or something that stays pins it.
         NotFoundError: If there is no such artifact or version.
     """
-    if scope == ALL:
-        return await delete_artifact(session, ref, by)
-    await delete_version(session, ref, scope, by)
-    return 1
+    with naming_kinds(ref.kind):
+        if scope == ALL:
+            return await delete_artifact(session, ref, by)
+        await delete_version(session, ref, scope, by)
+        return 1
 
 
 async def restore(
@@ -337,10 +239,11 @@ async def restore(
     Raises:
         NotFoundError: If there never was such an artifact or version.
     """
-    if scope == ALL:
-        await restore_artifact(session, ref, by)
-    else:
-        await restore_version(session, ref, scope, by)
+    with naming_kinds(ref.kind):
+        if scope == ALL:
+            await restore_artifact(session, ref, by)
+        else:
+            await restore_version(session, ref, scope, by)
 
 
 async def copy(
@@ -358,6 +261,7 @@ async def copy(
     kind = open_kind(ref.kind)
     found = await resolve_known(session, ref, at)
     target = ref._replace(name=to)
+    await lock_stream(session, ref.project_id, audit_stream(note.author))
     if await _exists(session, target):
         raise _taken(target)
     content = await read_shown(session, ref, found.version)
@@ -370,16 +274,7 @@ async def copy(
         version = await copy_task_set(session, found.version, target, draft)
     else:
         version = await _store(session, target, content, note, [found.version.id])
-    if version.number != 1:
-        raise _taken(target)
     return Saved(version, content, kind.problems(to, content))
-
-
-def artifact_etag(artifact: ArtifactRow, labels: Sequence[LabelRow]) -> str:
-    """An ETag that changes with anything that is shown of an artifact."""
-    seen: list[JsonValue] = [artifact.id, artifact.revision, artifact.last_version]
-    seen.extend([label.name, label.epoch] for label in labels)
-    return content_hash(seen)[:32]
 
 
 async def _exists(session: AsyncSession, ref: ArtifactRef) -> bool:

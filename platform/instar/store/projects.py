@@ -139,9 +139,11 @@ async def ensure_project(db: Database, name: str = "default") -> str:
         return found if found is not None else await create_project(db, name)
 
 
-async def read_project(session: AsyncSession, project_id: str) -> ProjectRow:
-    """The project of this transaction."""
-    row = await session.get(ProjectRow, project_id)
+async def read_project(session: AsyncSession, project_id: str, *, lock: bool = False) -> ProjectRow:
+    """The project of this transaction; with ``lock`` nobody else changes it until it ends."""
+    row = await session.get(
+        ProjectRow, project_id, with_for_update=lock or None, populate_existing=lock
+    )
     if row is None:
         raise NotFoundError(f"there is no project {project_id!r}.")
     return row

@@ -41,7 +41,7 @@ def test_s1_s7c_a_moved_label_counts_from_the_next_run_on(api: Any, agent_body: 
     client.post("/v1/agents", json=agent_body(version="two"))
     url = "/v1/artifacts/agent/desk/labels/production"
     for target, words in ((1, "one"), (2, "two"), (1, "one"), (2, "two")):
-        client.put(url, json={"version": target}).raise_for_status()
+        client.put(url, json={"version": target}, headers={"If-Match": "*"}).raise_for_status()
         run = client.post("/v1/agents/desk/runs", json={"input": "hello"}).json()
         assert (run["answer"], run["version"]) == (f"I am version {words}.", target)
 
@@ -83,7 +83,8 @@ def test_half_a_character_is_refused_wherever_it_stands(api: Any) -> None:
         answer = client.request(
             method, path, content=raw, headers={"Content-Type": "application/json"}
         )
-        assert answer.status_code in (400, 422), (raw, answer.text)
+        # No agent can be called so: it is not found, before anything else is wrong with the call.
+        assert answer.status_code in (400, 404, 422), (raw, answer.text)
 
 
 def test_s3_a_label_of_digits_is_refused(api: Any, agent_body: Any) -> None:
@@ -108,7 +109,7 @@ def test_s4_a33_names_and_ids_of_one_project_mean_nothing_in_another(
         "/v1/artifacts/agent/desk",
         "/v1/artifacts/agent/desk/versions/1",
         "/v1/artifacts/agent/desk/labels/production",
-        "/v1/artifacts/instructions/desk/instructions/versions/1",
+        "/v1/artifacts/prompt/desk/instructions/versions/1",
     ):
         assert ours.get(path).status_code == 200, path
         answer = theirs.get(path)
@@ -129,12 +130,12 @@ def test_s7_s7b_every_change_of_what_is_resolved_changes_its_etag(
     path = "/v1/artifacts/agent/desk/labels/blue"
     etags = []
     for target in (1, 1):
-        client.put(path, json={"version": target})
+        client.put(path, json={"version": target}, headers={"If-Match": "*"})
         etags.append(client.get(path).headers["ETag"])
     assert client.delete(path).status_code == 204
     assert client.get(path).status_code == 404
     assert client.get("/v1/artifacts/agent/desk/versions/blue").status_code == 404
-    client.put(path, json={"version": 1})
+    client.put(path, json={"version": 1}, headers={"If-Match": "*"})
     etags.append(client.get(path).headers["ETag"])
     assert len(set(etags)) == 3
 
@@ -161,7 +162,7 @@ def test_a_component_with_a_slash_in_its_name_is_read_and_compared(
     client = api.client("admin")
     client.post("/v1/agents", json=agent_body())
     client.post("/v1/agents", json=agent_body(version="two"))
-    path = "/v1/artifacts/instructions/desk/instructions"
+    path = "/v1/artifacts/prompt/desk/instructions"
     assert client.get(path).json()["last_version"] == 2
     content = client.get(f"{path}/versions/latest").json()["content"]
     assert content == "You are version two."
@@ -211,7 +212,7 @@ def test_protected_labels_take_an_admin(api: Any, agent_body: Any) -> None:
     admin.post("/v1/agents", json=agent_body(label="production"))
     member.post("/v1/agents", json=agent_body(version="two"))
     url = "/v1/artifacts/agent/desk/labels/production"
-    refused = member.put(url, json={"version": 2})
+    refused = member.put(url, json={"version": 2}, headers={"If-Match": "*"})
     assert refused.status_code == 403
     assert admin.get(url).json()["version"] == 1
 
@@ -291,7 +292,8 @@ def test_the_project_has_a_rule_that_an_admin_sets(api: Any) -> None:
     admin = api.client("admin")
     assert admin.get("/v1/project").json()["promotion"] == "ask"
     assert api.client("operator").put("/v1/project", json={"promotion": "auto"}).status_code == 403
-    assert admin.put("/v1/project", json={"promotion": "auto"}).json()["promotion"] == "auto"
+    auto = admin.put("/v1/project", json={"promotion": "auto"}, headers={"If-Match": "*"})
+    assert auto.json()["promotion"] == "auto"
     assert admin.get("/v1/project").json()["promotion"] == "auto"
     assert api.client("other").get("/v1/project").json() == {
         **api.client("other").get("/v1/project").json(),

@@ -32,7 +32,7 @@ def test_the_labelled_version_answers_and_a_moved_label_changes_the_answer(
     admin = api.client("admin")
     url = "/v1/artifacts/agent/desk/labels/production"
     for target, words in ((1, "one"), (2, "two"), (1, "one")):
-        admin.put(url, json={"version": target}).raise_for_status()
+        admin.put(url, json={"version": target}, headers={"If-Match": "*"}).raise_for_status()
         for model in ("agent/desk@production", "agent/desk"):
             answer = client.chat.completions.create(model=model, messages=user("hello"))
             assert answer.choices[0].message.content == f"I am version {words}."

@@ -28,7 +28,7 @@ TEXTS = [
     "\n",
     "01890000-0000-7000-8000-000000000000",
     "agent",
-    "instructions",
+    "prompt",
     "desk/instructions",
     "a@b",
 ]

@@ -124,7 +124,8 @@ def test_a35_a_change_by_session_needs_the_token_and_our_own_origin(api: Any) ->
         answer = client.put("/v1/project", json=body, headers=raw)
         assert answer.status_code == 403, (headers, answer.text)
     assert api.database.query("select settings from project where name = 'test'") == [({},)]
-    assert client.put("/v1/project", json=body, headers=own).status_code == 200
+    known = {**own, "If-Match": client.get("/v1/project").headers["etag"]}
+    assert client.put("/v1/project", json=body, headers=known).status_code == 200
     # One session's token is nobody else's.
     other = browser(api)
     assert other.headers["X-CSRF-Token"] != token

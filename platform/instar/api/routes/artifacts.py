@@ -1,162 +1,210 @@
-"""Artifacts: read, save, compare, label. Content is immutable; labels move and tell when."""
+"""Artifacts: list, create, read, update, describe, archive, restore, copy; contract and components.
+
+Names may hold '/' (an agent's components do), so the longer paths come first, and those of versions
+and labels, in modules of their own, before these.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
-from instar.api.auth import Operator, Viewer
+from instar.api.artifacts import (
+    archive_many,
+    archive_one,
+    copy_artifact,
+    describe_if,
+    list_page,
+    put_content,
+    read_artifact_out,
+    save_new,
+    show_kinds,
+)
+from instar.api.auth import Admin, Approver, Operator, Viewer
 from instar.api.idempotency import IdempotentRoute
-from instar.api.operations import (
-    diff_artifact,
-    find_label,
-    move_label_back,
-    move_label_if,
-    save_version,
-)
 from instar.api.pages import After, Limit, Page
+from instar.api.preconditions import IfMatch, IfNoneMatch
 from instar.api.problems import documented
-from instar.api.routes.agents import number_of
-from instar.api.schemas import (
-    ArtifactOut,
-    LabelIn,
-    LabelOut,
-    LabelRollbackIn,
-    NewVersionIn,
-    VersionOut,
+from instar.api.schemas import ArtifactOut, VersionOut
+from instar.api.schemas_artifacts import (
+    ArchiveIn,
+    ArchiveOut,
+    ContentIn,
+    CopyIn,
+    DescribeIn,
+    KindOut,
+    NewArtifactIn,
+    RestoreIn,
 )
-from instar.api.views import artifact_out, label_out, read_version_out, set_etag, version_out
-from instar.registry.diffs import Diff
-from instar.store.artifacts import ArtifactRef, list_artifacts, list_versions, read_artifact
-from instar.store.labels import delete_label, list_labels
+from instar.api.views import artifact_out, set_etag
+from instar.registry.components import components
+from instar.registry.contract import agent_contract, project_contract
+from instar.registry.verbs import ALL, restore
+from instar.store.agents import AGENT
+from instar.store.artifacts import ArtifactFilter, ArtifactRef, read_artifact
+from instar.store.labels import list_labels
+from instar_core.kinds import TrainableComponent
+from instar_core.registry.contract import DEFAULT_BUDGET, Contract
 
 router = APIRouter(
-    prefix="/v1/artifacts",
     tags=["artifacts"],
     route_class=IdempotentRoute,
     responses=documented(400, 401, 403, 404, 409, 413, 422, 500, 503),
 )
 Kind = Annotated[str | None, Query(max_length=64, description="only this kind")]
-IfMatch = Annotated[
-    str | None, Header(description="ETag of the label as it was read", max_length=200)
+Words = Annotated[
+    str | None,
+    Query(max_length=500, description='only those with all these words; "…", or, - as in search'),
 ]
+Tag = Annotated[str | None, Query(max_length=100, description="only those with this tag")]
+Label = Annotated[str | None, Query(max_length=63, description="only those with this label")]
+Owner = Annotated[Literal["person", "run", "system"] | None, Query(description="who made it")]
+Archived = Annotated[bool, Query(description="archived ones instead of the others")]
+At = Annotated[str, Query(max_length=63, description="version number, label or latest")]
+Budget = Annotated[int, Query(ge=0, le=1_000_000, description="most tokens of the entries")]
+Scope = Annotated[Literal["all"] | None, Query(description="'all': every version of it")]
+_CHANGES = documented(412, 428)
 
 
-@router.get("")
-async def list_all_artifacts(
-    caller: Viewer, kind: Kind = None, limit: Limit = 50, after: After = None
+@router.get("/v1/kinds", tags=["kinds"])
+async def list_artifact_kinds(caller: Viewer) -> list[KindOut]:
+    """Every kind of artifact, with what a person needs to write one."""
+    return show_kinds()
+
+
+@router.get("/v1/contract", tags=["kinds"])
+async def read_contract(
+    caller: Viewer, kind: Kind = None, budget_tokens: Budget = DEFAULT_BUDGET
+) -> Contract:
+    """The one text that lists what the project has (of a kind), within a budget."""
+    async with caller.db.transaction(caller.project_id) as session:
+        return await project_contract(session, caller.project_id, kind, budget_tokens=budget_tokens)
+
+
+@router.get("/v1/artifacts")
+async def list_all_artifacts(  # noqa: PLR0913 - one parameter per filter
+    caller: Viewer,
+    kind: Kind = None,
+    q: Words = None,
+    tag: Tag = None,
+    label: Label = None,
+    owner_kind: Owner = None,
+    archived: Archived = False,
+    limit: Limit = 50,
+    after: After = None,
 ) -> Page[ArtifactOut]:
-    """The project's artifacts, newest first."""
-    project = caller.project_id
-    async with caller.db.transaction(project) as session:
-        page = await list_artifacts(session, project, kind, limit=limit, cursor=after)
-        data = [await artifact_out(session, project, row) for row in page.items]
-    return Page(data=data, next=page.next_cursor)
-
-
-# Names may hold '/' (an agent's components do), so the longer paths come first.
-
-
-@router.get("/{kind}/{name:path}/versions/{old}/diff/{new}")
-async def diff_artifact_versions(kind: str, name: str, old: str, new: str, caller: Viewer) -> Diff:
-    """What changed from one version (number or label) to another."""
+    """The project's artifacts, newest first, filtered."""
+    where = ArtifactFilter(kind, tag, owner_kind, label, q, archived)
     async with caller.db.transaction(caller.project_id) as session:
-        return await diff_artifact(session, ArtifactRef(caller.project_id, kind, name), old, new)
+        return await list_page(session, caller.project_id, where, limit, after)
 
 
-@router.get("/{kind}/{name:path}/versions/{version}")
-async def read_artifact_version(
-    kind: str, name: str, version: str, caller: Viewer, response: Response
-) -> VersionOut:
-    """One version by number, label or ``latest``, with its content; the ETag tells what it was."""
+@router.post("/v1/artifacts", status_code=201)
+async def create_artifact(new: NewArtifactIn, caller: Operator) -> VersionOut:
+    """Makes a new artifact with its first version; notices say what it resembles."""
+    async with caller.db.transaction(caller.project_id) as session:
+        return await save_new(session, new, caller)
+
+
+@router.post("/v1/artifacts/archive")
+async def archive_artifacts(scope: ArchiveIn, caller: Admin) -> ArchiveOut:
+    """Archives several artifacts; without ``count`` it only counts what would be archived."""
+    async with caller.db.transaction(caller.project_id) as session:
+        return await archive_many(session, scope, caller)
+
+
+@router.get("/v1/artifacts/agent/{name}/contract")
+async def read_agent_contract(
+    name: str, caller: Viewer, version: At = "latest", budget_tokens: Budget = DEFAULT_BUDGET
+) -> Contract:
+    """The one text in which an agent version sees its skills, tools and memory."""
+    ref = ArtifactRef(caller.project_id, AGENT, name)
+    async with caller.db.transaction(caller.project_id) as session:
+        return await agent_contract(session, ref, version, budget_tokens=budget_tokens)
+
+
+@router.get("/v1/artifacts/{kind}/{name:path}/components")
+async def list_components(
+    kind: str, name: str, caller: Viewer, version: At = "latest"
+) -> list[TrainableComponent]:
+    """The parts of a version that evolution may change, with owners and size budgets."""
     ref = ArtifactRef(caller.project_id, kind, name)
     async with caller.db.transaction(caller.project_id) as session:
-        return await read_version_out(session, ref, version, response)
+        return list(await components(session, ref, version))
 
 
-@router.get("/{kind}/{name:path}/versions")
-async def list_artifact_versions(
-    kind: str, name: str, caller: Viewer, limit: Limit = 50, after: After = None
-) -> Page[VersionOut]:
-    """The versions of an artifact, highest number first."""
+@router.post("/v1/artifacts/{kind}/{name:path}/restore")
+async def restore_archived(kind: str, name: str, what: RestoreIn, caller: Approver) -> ArtifactOut:
+    """Brings back an archived artifact, or one archived version of it."""
     ref = ArtifactRef(caller.project_id, kind, name)
     async with caller.db.transaction(caller.project_id) as session:
-        rows = await list_versions(session, ref, limit=limit + 1, before=number_of(after))
-    return Page(
-        data=[version_out(row) for row in rows[:limit]],
-        next=str(rows[limit - 1].number) if len(rows) > limit else None,
-    )
+        await restore(session, ref, what.version or ALL, caller.author)
+        row = await read_artifact(session, ref)
+        return artifact_out(row, await list_labels(session, ref))
 
 
-@router.post("/{kind}/{name:path}/versions", status_code=201)
-async def create_artifact_version(
-    kind: str, name: str, new: NewVersionIn, caller: Operator
+@router.post("/v1/artifacts/{kind}/{name:path}/copy", status_code=201)
+async def copy_to_new_artifact(
+    kind: str, name: str, wanted: CopyIn, caller: Operator
 ) -> VersionOut:
-    """Saves a content as the next version; the same content twice is two versions and one blob."""
+    """Copies a version into a new artifact of the same kind."""
+    ref = ArtifactRef(caller.project_id, kind, name)
     async with caller.db.transaction(caller.project_id) as session:
-        ref = ArtifactRef(caller.project_id, kind, name)
-        return await save_version(session, ref, new, caller)
+        return await copy_artifact(session, ref, wanted, caller)
 
 
-@router.get("/{kind}/{name:path}/labels/{label}")
-async def read_label(
-    kind: str, name: str, label: str, caller: Viewer, response: Response
-) -> LabelOut:
-    """Where a label points now; its ETag is for ``If-Match``."""
-    async with caller.db.transaction(caller.project_id) as session:
-        row = await find_label(session, ArtifactRef(caller.project_id, kind, name), label)
-    set_etag(response, row.epoch)
-    return label_out(row)
-
-
-@router.put("/{kind}/{name:path}/labels/{label}", responses=documented(412))
-async def put_label(  # noqa: PLR0913 - the path's parts, the body and the precondition
+@router.get(
+    "/v1/artifacts/{kind}/{name:path}",
+    response_model=ArtifactOut,
+    responses={304: {"description": "The reader has just this state (If-None-Match)"}},
+)
+async def read_one_artifact(  # noqa: PLR0913 - the path's parts and both sides of the exchange
     kind: str,
     name: str,
-    label: str,
-    wanted: LabelIn,
+    caller: Viewer,
+    request: Request,
+    response: Response,
+    if_none_match: IfNoneMatch = None,
+) -> ArtifactOut | Response:
+    """One artifact with its labels; its ETag is for ``If-Match``."""
+    ref = ArtifactRef(caller.project_id, kind, name)
+    async with caller.db.transaction(caller.project_id) as session:
+        return await read_artifact_out(session, ref, request, response)
+
+
+@router.put("/v1/artifacts/{kind}/{name:path}", responses=_CHANGES)
+async def put_artifact(
+    kind: str, name: str, new: ContentIn, caller: Operator, if_match: IfMatch = None
+) -> VersionOut:
+    """Saves a content as the next version; where the artifact exists, only over a known state."""
+    ref = ArtifactRef(caller.project_id, kind, name)
+    async with caller.db.transaction(caller.project_id) as session:
+        return await put_content(session, ref, new, if_match, caller)
+
+
+@router.patch("/v1/artifacts/{kind}/{name:path}", responses=_CHANGES)
+async def patch_artifact(  # noqa: PLR0913 - the path's parts, the body and the precondition
+    kind: str,
+    name: str,
+    new: DescribeIn,
     caller: Operator,
     response: Response,
     if_match: IfMatch = None,
-) -> LabelOut:
-    """Points a label at a version; with ``If-Match`` only if nobody moved it meanwhile."""
+) -> ArtifactOut:
+    """Edits description, tags or what jobs may do: no new version, another ETag."""
     ref = ArtifactRef(caller.project_id, kind, name)
     async with caller.db.transaction(caller.project_id) as session:
-        row = await move_label_if(session, ref, (label, wanted), if_match, caller)
-    set_etag(response, row.epoch)
-    return label_out(row)
+        shown, etag = await describe_if(session, ref, new, if_match, caller)
+    set_etag(response, etag)
+    return shown
 
 
-@router.delete("/{kind}/{name:path}/labels/{label}", status_code=204)
-async def remove_label(kind: str, name: str, label: str, caller: Operator) -> None:
-    """Removes a label; versions stay. Protected labels take an admin."""
+@router.delete("/v1/artifacts/{kind}/{name:path}")
+async def archive_artifact(
+    kind: str, name: str, caller: Approver, versions: Scope = None
+) -> ArchiveOut:
+    """Archives an artifact with all its versions; the request must say ``versions=all``."""
     ref = ArtifactRef(caller.project_id, kind, name)
     async with caller.db.transaction(caller.project_id) as session:
-        await delete_label(session, ref, label, caller.author, unlock=caller.role == "admin")
-
-
-@router.post("/{kind}/{name:path}/rollback")
-async def rollback_label(
-    kind: str, name: str, which: LabelRollbackIn, caller: Operator
-) -> LabelOut:
-    """Moves a label back to the version that it named before its last move."""
-    ref = ArtifactRef(caller.project_id, kind, name)
-    async with caller.db.transaction(caller.project_id) as session:
-        return label_out(await move_label_back(session, ref, which.label, caller))
-
-
-@router.get("/{kind}/{name:path}/labels")
-async def list_artifact_labels(kind: str, name: str, caller: Viewer) -> list[LabelOut]:
-    """The labels of an artifact, by name."""
-    async with caller.db.transaction(caller.project_id) as session:
-        rows = await list_labels(session, ArtifactRef(caller.project_id, kind, name))
-    return [label_out(row) for row in rows]
-
-
-@router.get("/{kind}/{name:path}")
-async def read_one_artifact(kind: str, name: str, caller: Viewer) -> ArtifactOut:
-    """One artifact with its labels."""
-    async with caller.db.transaction(caller.project_id) as session:
-        row = await read_artifact(session, ArtifactRef(caller.project_id, kind, name))
-        return await artifact_out(session, caller.project_id, row)
+        return await archive_one(session, ref, versions, caller)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from instar.api.auth import Admin, Viewer
 from instar.api.idempotency import IdempotentRoute
 from instar.api.operations import save_server
+from instar.api.preconditions import IfMatch
 from instar.api.problems import documented
 from instar.api.schemas import ServerOut
 from instar.api.schemas_secrets import ServerSaved
-from instar.api.views import server_out
+from instar.api.views import server_etag, server_out, set_etag
 from instar.runtime.tools.config import ToolServerConfig
 from instar.store.servers import delete_server, list_servers, read_server
 
@@ -30,20 +31,24 @@ async def list_mcp_servers(caller: Viewer) -> list[ServerOut]:
 
 
 @router.get("/{name}")
-async def read_mcp_server(name: str, caller: Viewer) -> ServerOut:
-    """One registered server."""
+async def read_mcp_server(name: str, caller: Viewer, response: Response) -> ServerOut:
+    """One registered server; its ETag is for ``If-Match``."""
     async with caller.db.transaction(caller.project_id) as session:
-        return server_out(await read_server(session, caller.project_id, name))
+        row = await read_server(session, caller.project_id, name)
+    set_etag(response, server_etag(row))
+    return server_out(row)
 
 
-@router.put("/{name}")
-async def put_mcp_server(name: str, config: ToolServerConfig, caller: Admin) -> ServerSaved:
-    """Registers a server or replaces its registration; nothing is started.
+@router.put("/{name}", responses=documented(412, 428))
+async def put_mcp_server(
+    name: str, config: ToolServerConfig, caller: Admin, if_match: IfMatch = None
+) -> ServerSaved:
+    """Registers a server or replaces a known registration; nothing is started.
 
     What looks like a secret in `env` and `args` is kept as one, and a reference takes its place.
     """
     async with caller.db.transaction(caller.project_id) as session:
-        return await save_server(session, caller, name, config)
+        return await save_server(session, caller, name, config, if_match)
 
 
 @router.delete("/{name}", status_code=204)

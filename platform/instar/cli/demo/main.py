@@ -124,8 +124,10 @@ def _register(client: Client, plan: Plan, show: Show) -> None:
     show.step(f"The agent {plan.agent!r} on {plan.model}, tasks {plan.task_set!r}")
     open_live_desk(plan)
     if plan.server is not None:
-        client.put(path_of("mcp-servers", plan.server["name"]), plan.server)
-    client.put(path_of("project"), {"promotion": "auto"})
+        server = path_of("mcp-servers", plan.server["name"])
+        client.put(server, plan.server, match=client.etag(server))
+    project = path_of("project")
+    client.put(project, {"promotion": "auto"}, match=client.etag(project))
     show.note("this project has the rule `auto`: an accepted gain is promoted without asking")
     try:
         client.get(path_of("agents", plan.agent))
