@@ -14,9 +14,12 @@ __all__ = ["numbers_of_parents", "version_ids"]
 
 
 async def version_ids(
-    session: AsyncSession, artifact: ArtifactRow, numbers: Sequence[int]
+    session: AsyncSession, artifact: ArtifactRow, numbers: Sequence[int], *, learned: bool = True
 ) -> list[str]:
     """Ids of versions of an artifact by number; without numbers, the newest one that is live.
+
+    Without ``learned``, versions that lie on a person's base are passed over: who does not say
+    otherwise worked on that base.
 
     Raises:
         NotFoundError: If one of the numbers is none of its versions, or is archived.
@@ -25,6 +28,8 @@ async def version_ids(
         VersionRow.artifact_id == artifact.id, VersionRow.deleted_at.is_(None)
     )
     if not numbers:
+        if not learned:
+            live = live.where(VersionRow.base_id.is_(None))
         newest = (await session.execute(live.order_by(VersionRow.number.desc()).limit(1))).first()
         return [] if newest is None else [newest.id]
     rows = await session.execute(live.where(VersionRow.number.in_(numbers)))
