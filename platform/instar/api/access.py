@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.api.auth import Caller
 from instar.api.declared import declared_routes
+from instar.api.preconditions import check_match
 from instar.api.schemas_access import (
     ApiKeyIn,
     ApiKeyMade,
@@ -25,6 +26,7 @@ from instar.api.schemas_access import (
 )
 from instar.store.passwords import check_password, hash_password
 from instar.store.projects import (
+    KeyRole,
     NewKey,
     archive_project,
     create_api_key,
@@ -51,6 +53,7 @@ from instar_core.errors import ConflictError, NotFoundError, PermissionDenied, U
 __all__ = [
     "add_person",
     "archive_own_project",
+    "change_role",
     "key_out",
     "make_key",
     "make_project",
@@ -83,6 +86,21 @@ async def add_person(caller: Caller, wanted: UserIn) -> UserOut:
     async with caller.db.transaction(caller.project_id) as session:
         made = await add_user(session, caller.project_id, new, wanted.role, caller.author)
     return user_out(made)
+
+
+async def change_role(caller: Caller, user_id: str, role: KeyRole, if_match: str | None) -> UserOut:
+    """Changes the role of a person of the caller's project, from the one that the caller saw.
+
+    Raises:
+        NotFoundError: If nobody of that id has a role here.
+        ConflictError: If the project would be left without an administrator.
+        ProblemError: Without the present role as ``If-Match``.
+    """
+    project = caller.project_id
+    async with caller.db.transaction(project) as session:
+        member = await read_user(session, project, user_id, lock=True)
+        check_match(if_match, member.role, f"the role of {member.email!r}")
+        return user_out(await bind_role(session, project, user_id, role, caller.author))
 
 
 async def reset_password(caller: Caller, user_id: str, password: str) -> None:

@@ -10,12 +10,14 @@ from typing import Annotated
 import typer
 
 from instar.cli import (
+    access,
     agents,
     artifacts,
     audit,
     backup,
     db,
     evolve,
+    history,
     models,
     secrets,
     service,
@@ -43,10 +45,14 @@ app.add_typer(evolve.app, name="evolve")
 app.add_typer(agents.app, name="agent")
 app.add_typer(tasks.app, name="tasks")
 transfer.register(artifacts.app, tasks.app)
+history.register(artifacts.app, evolve.app)
 app.add_typer(artifacts.app, name="artifact")
 app.add_typer(audit.app, name="audit")
 app.add_typer(models.app, name="model")
 app.add_typer(secrets.app, name="secret")
+app.add_typer(access.users, name="user")
+app.add_typer(access.keys, name="key")
+app.add_typer(access.projects, name="project")
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 

@@ -27,7 +27,6 @@ __all__ = [
     "NewUser",
     "add_user",
     "bind_role",
-    "change_role",
     "check_email",
     "clear_login",
     "disable_user",
@@ -223,19 +222,6 @@ async def bind_role(
     return await read_user(session, project_id, user_id)
 
 
-async def change_role(
-    session: AsyncSession, project_id: str, user_id: str, role: KeyRole, by: Author
-) -> Member:
-    """Changes the role of a person who has one in the project.
-
-    Raises:
-        NotFoundError: If nobody of that id has a role here.
-        ConflictError: If the project would be left without an administrator.
-    """
-    await read_user(session, project_id, user_id)
-    return await bind_role(session, project_id, user_id, role, by)
-
-
 async def unbind(session: AsyncSession, project_id: str, user_id: str, by: Author) -> None:
     """Takes a person out of the project; roles elsewhere stay.
 
@@ -292,13 +278,18 @@ async def list_users(
     return [_member(row) for row in await session.execute(query)]
 
 
-async def read_user(session: AsyncSession, project_id: str, user_id: str) -> Member:
-    """One person of the project.
+async def read_user(
+    session: AsyncSession, project_id: str, user_id: str, *, lock: bool = False
+) -> Member:
+    """One person of the project; with ``lock`` the role stays as it is until the transaction ends.
 
     Raises:
         NotFoundError: If nobody of that id has a role here.
     """
-    row = (await session.execute(_members(project_id).where(UserRow.id == user_id))).first()
+    query = _members(project_id).where(UserRow.id == user_id)
+    if lock:
+        query = query.with_for_update(of=RoleBindingRow)
+    row = (await session.execute(query)).first()
     if row is None:
         raise NotFoundError(f"there is no user {user_id!r} in this project.")
     return _member(row)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
-from instar.api.access import add_person, reset_password, shut_out, user_out
+from instar.api.access import add_person, change_role, reset_password, shut_out, user_out
 from instar.api.auth import Admin, Instance, Viewer
 from instar.api.pages import Limit, Page
+from instar.api.preconditions import IfMatch, quoted
 from instar.api.problems import documented
 from instar.api.schemas_access import NewPasswordIn, RoleIn, UserIn, UserOut
-from instar.store.users import change_role, list_users, unbind
+from instar.store.users import list_users, unbind
 from instar.store.users import read_user as find_user
 
 router = APIRouter(
@@ -36,10 +37,12 @@ async def list_project_users(
 
 
 @router.get("/{user_id}")
-async def read_project_user(user_id: UUID, caller: Viewer) -> UserOut:
-    """One person of the project."""
+async def read_project_user(user_id: UUID, caller: Viewer, response: Response) -> UserOut:
+    """One person of the project; the ETag is the role."""
     async with caller.db.transaction(caller.project_id) as session:
-        return user_out(await find_user(session, caller.project_id, str(user_id)))
+        found = user_out(await find_user(session, caller.project_id, str(user_id)))
+    response.headers["ETag"] = quoted(found.role)
+    return found
 
 
 @router.post("", status_code=201)
@@ -48,14 +51,14 @@ async def create_user(wanted: UserIn, caller: Instance) -> UserOut:
     return await add_person(caller, wanted)
 
 
-@router.put("/{user_id}/role")
-async def put_user_role(user_id: UUID, wanted: RoleIn, caller: Admin) -> UserOut:
-    """Changes what a person of the project may do in it."""
-    async with caller.db.transaction(caller.project_id) as session:
-        found = await change_role(
-            session, caller.project_id, str(user_id), wanted.role, caller.author
-        )
-        return user_out(found)
+@router.put("/{user_id}/role", responses=documented(412, 428))
+async def put_user_role(
+    user_id: UUID, wanted: RoleIn, caller: Admin, response: Response, if_match: IfMatch = None
+) -> UserOut:
+    """Changes what a person of the project may do in it; ``If-Match`` names the role before."""
+    found = await change_role(caller, str(user_id), wanted.role, if_match)
+    response.headers["ETag"] = quoted(found.role)
+    return found
 
 
 @router.delete("/{user_id}", status_code=204)
