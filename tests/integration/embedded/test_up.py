@@ -155,7 +155,7 @@ def test_two_who_need_it_at_once_start_one_service(installation: Installation) -
     assert sorted((first[2], second[2])) == ["False", "True"], "the key is told once"
 
 
-def test_starts_serves_and_stops(installation: Installation) -> None:
+def test_s121_a_new_directory_starts_serves_and_stops(installation: Installation) -> None:
     first = installation.up()
     key = first.pop("api_key")
     assert first["state"] == "ready" and set(installation.pids()) == set(CHILDREN)
