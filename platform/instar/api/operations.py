@@ -24,6 +24,7 @@ from instar.api.views import (
 )
 from instar.evolution.facts import promotion_rule
 from instar.evolution.schemas import EvolutionSpec
+from instar.registry.kinds.agent import check_component
 from instar.registry.overlay import carry_over
 from instar.rollouts.taskset import parse_task_set
 from instar.runtime.tools.config import ToolServerConfig
@@ -113,6 +114,8 @@ async def save_agent_in(session: AsyncSession, caller: Caller, new: AgentIn) -> 
             remedy="Set tool_protocol to 'native' (the provider's tool calls) or 'text' (for "
             "models without them), or leave the tools out.",
         )
+    for name, part in new.components.items():
+        check_component(name, part)
     candidate = Candidate(components=new.components, harness=new.harness)
     saved = await save_agent(
         session,

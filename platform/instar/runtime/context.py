@@ -15,6 +15,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from instar.models.base import Embedder
+from instar.registry.kinds.lessons import render_lessons
 from instar.runtime.text_tools import render_call, render_result, render_tools
 from instar.runtime.tools.listing import Catalogue
 from instar_core.base import content_hash
@@ -129,14 +130,6 @@ def system_prompt(candidate: Candidate, catalogue: Catalogue, asked: Sequence[st
         parts.append(render_tools(catalogue.definitions))
     parts.extend(asked)
     return "\n\n".join(part.strip() for part in parts if part.strip())
-
-
-def render_lessons(lessons: Lessons) -> str:
-    """Lessons as the section of the system prompt that they become; empty for none."""
-    if not lessons.entries:
-        return ""
-    lines = [f"[{entry.id}] {' '.join(entry.text.split())}" for entry in lessons.entries]
-    return "\n".join(("Lessons from earlier work:", *lines))
 
 
 def tool_descriptions(candidate: Candidate) -> dict[str, str]:

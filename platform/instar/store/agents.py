@@ -132,6 +132,8 @@ async def save_agent_as(
             f"{ref.name!r} cannot be an agent's name: '/' separates its components.",
             remedy="Choose a name without '/'.",
         )
+    # Jobs may overlay a new agent; what a person has said about it since stays.
+    known = await _is_known(session, ref)
     pinned = await _save_components(session, ref, candidate, note)
     bundle = canonical_json(_bundle(ref.name, candidate, pinned))
     row = await create_version(
@@ -151,10 +153,18 @@ async def save_agent_as(
             rollouts=note.rollouts,
             search_text=_search_text(candidate),
             description=note.description,
-            job_access="overlay",
+            job_access=None if known else "overlay",
         ),
     )
     return AgentVersion(row.id, ref.name, row.number, candidate.digest)
+
+
+async def _is_known(session: AsyncSession, ref: ArtifactRef) -> bool:
+    try:
+        await read_artifact(session, ref, deleted=True)
+    except NotFoundError:
+        return False
+    return True
 
 
 async def _save_components(

@@ -6,13 +6,17 @@ from typing import cast
 
 from pydantic import Field
 
+from instar.registry.kinds import open_kind
 from instar.registry.kinds.base import BaseKind, texts_in
 from instar_core.base import Frozen, JsonValue, short
-from instar_core.candidates import Candidate, Component, Harness
+from instar_core.candidates import ARTIFACT_KINDS, Candidate, Component, Harness
 from instar_core.errors import InvalidContent
 from instar_core.kinds import KindLimits, TrainableComponent, estimate_tokens, parse_content
 
-__all__ = ["Agent", "agent_content", "candidate_of"]
+__all__ = ["Agent", "agent_content", "candidate_of", "check_component"]
+
+# Kinds of components that the runtime reads; others are kept for what will read them.
+_CHECKED = frozenset({"instructions", "lessons", "demonstrations", "tool_descriptions"})
 
 
 class _NamedComponent(Component):
@@ -62,6 +66,8 @@ class Agent(BaseKind):
         for one in names:
             if names.count(one) > 1:
                 raise InvalidContent(f"agent: two components have the name {short(one)!r}.")
+        for part in found.components:
+            check_component(part.name, part)
         if found.harness.tools and found.harness.tool_protocol == "none":
             named = ", ".join(repr(tool.name) for tool in found.harness.tools)
             raise InvalidContent(
@@ -92,6 +98,25 @@ class Agent(BaseKind):
             )
             for name, part in candidate_of(content).components.items()
         )
+
+
+def check_component(name: str, component: Component) -> None:
+    """Refuses a component whose content the runtime could not use.
+
+    Raises:
+        InvalidContent: Naming the component and the place.
+    """
+    if component.kind not in _CHECKED:
+        return
+    what = f"the component {name!r}"
+    if component.kind == "instructions" and not isinstance(component.content, str):
+        raise InvalidContent(
+            f"{what} of kind 'instructions' must be a text.", remedy="Send its text."
+        )
+    try:
+        open_kind(ARTIFACT_KINDS[component.kind]).check(component.content)
+    except InvalidContent as error:
+        raise InvalidContent(f"{what}: {error.message}", remedy=error.remedy) from error
 
 
 def candidate_of(content: JsonValue) -> Candidate:
