@@ -18,7 +18,8 @@ import pytest
 from instar.api.schemas_transfer import ARCHIVE
 from instar.audit.keys import ensure_signing_key, signing_key_file
 from instar.settings import Settings
-from instar.store.audit import SYSTEM
+from instar.store.artifacts import ArtifactRef, Draft, create_version, encode_content, resolve
+from instar.store.audit import SYSTEM, Author
 from instar.store.promotions import NewProposal, create_proposal
 from instar.store.session import Database
 from instar.store.task_sets import create_task_set
@@ -94,6 +95,24 @@ async def _propose(db: Database, ground: Ground, agent: str, mark: str) -> str:
     return row.id
 
 
+async def _learn(db: Database, ground: Ground, name: str) -> None:
+    """A run's overlay on a prompt that is open to jobs."""
+    project = ground.api.project_id
+    ground.api.database.query("update artifact set job_access = 'overlay' where name = %s", name)
+    ref = ArtifactRef(project, "prompt", name)
+    async with db.transaction(project) as session:
+        base = (await resolve(session, ref)).version
+        draft = Draft(
+            *encode_content(f"{PROMPTS[name]} Twice."),
+            Author("run", ground.names["done"]),
+            "found",
+            parents=[base.id],
+            origin="overlay",
+            base=base.id,
+        )
+        await create_version(session, ref, draft)
+
+
 @pytest.fixture
 def ground(api: LiveApi, agent_body: Any, scripts: Path) -> Ground:
     """Something of everything, so that every route has something to change."""
@@ -104,7 +123,8 @@ def ground(api: LiveApi, agent_body: Any, scripts: Path) -> Ground:
         made.make("POST", "/v1/agents", agent_body(agent, label="production"))
         made.make("POST", "/v1/agents", agent_body(agent, version="two"))
     for name, text in PROMPTS.items():
-        made.make("POST", f"/v1/artifacts/prompt/{name}/versions", {"content": text})
+        new = {"kind": "prompt", "name": name, "content": text, "allow_similar": True}
+        made.make("POST", "/v1/artifacts", new)
     made.make("POST", "/v1/artifacts/prompt/greet/versions", {"content": "Greet them twice."})
     made.make("POST", "/v1/artifacts/prompt/spare/versions", {"content": "Spare them nothing."})
     made.make("DELETE", "/v1/artifacts/prompt/archived?versions=all")
@@ -130,12 +150,20 @@ def ground(api: LiveApi, agent_body: Any, scripts: Path) -> Ground:
     seed = world.seed_candidate().model_dump(mode="json")
     parts = {key: seed[key] for key in ("components", "harness")}
     made.make("POST", "/v1/agents", {"name": "router", "label": "production", **parts})
-    for name in ("run", "resumed"):
+    for name in ("run", "resumed", "done"):
         made.names[name] = made.make("POST", "/v1/evolution/runs", SPEC)["id"]
     api.database.query(
         "update evolution_run set state = 'interrupted', job_id = null where id = %s",
         made.names["resumed"],
     )
+    api.database.query(
+        "update evolution_run set state = 'succeeded' where id = %s", made.names["done"]
+    )
+    for name in ("clash", "taught"):
+        api.database.run(lambda db, name=name: _learn(db, made, name))
+    made.make("POST", "/v1/artifacts/prompt/clash/versions", {"content": "Lock every window."})
+    found = made.make("GET", "/v1/artifacts/prompt/clash/conflicts")["data"]
+    made.names["conflict"] = found[0]["id"]
     for agent, name in (("desk", "approved"), ("other", "rejected"), ("third", "promoted")):
         made.names[name] = api.database.run(
             lambda db, agent=agent, name=name: _propose(db, made, agent, name)
@@ -151,6 +179,8 @@ PROMPTS = {
     "spare": "Count the chairs in the hall.",
     "doomed": "Sail north until the ice begins.",
     "archived": "Water the ferns on Mondays alone.",
+    "clash": "Lock one window.",
+    "taught": "Ring the bell.",
     "bulk": "Peel seven lemons, slowly.",
 }
 SPEC = {
@@ -237,6 +267,15 @@ CASES: dict[str, tuple[str, Any]] = {
         "/v1/artifacts/prompt/spare/versions/1",
         None,
     ),
+    "POST /v1/artifacts/{kind}/{name}/merge": (
+        "/v1/artifacts/prompt/greet/merge",
+        {"ours": "1", "theirs": "2", "content": "Greet them thrice.", "dry_run": False},
+    ),
+    "POST /v1/artifacts/{kind}/{name}/conflicts/{conflict_id}/resolve": (
+        "/v1/artifacts/prompt/clash/conflicts/{conflict}/resolve",
+        {"prefer": "learned"},
+    ),
+    "POST /v1/evolution/runs/{run_id}/restore": ("/v1/evolution/runs/{done}/restore", {}),
     "POST /v1/artifacts/archive": (
         "/v1/artifacts/archive",
         lambda ground: {
