@@ -17,7 +17,7 @@ from instar_skills.content import MAIN_FILE, document_of, main_path, script_hash
 from instar_skills.document import SkillDocument, name_problem, split_header
 from instar_skills.paths import check_paths
 
-__all__ = ["SkillReport", "check_skill", "folder_name", "strict_copy"]
+__all__ = ["SkillReport", "check_skill", "folder_name", "plain_name", "strict_copy"]
 
 _NOT_NAME = re.compile(r"[^\w]+|_+")
 _MAX_NAME = 64
@@ -72,7 +72,7 @@ def folder_name(files: Mapping[str, bytes], fallback: str) -> str:
     """The name of the folder that the skill's own name asks for, which may differ from where it was
     found; ``fallback``, made a name, where it has none that can be one."""
     name = document_of(files).name
-    return name if name_problem(name) is None else _as_name(fallback)
+    return name if name_problem(name) is None else plain_name(fallback)
 
 
 def strict_copy(
@@ -115,7 +115,7 @@ def _write(
 ) -> bytes:
     name = document.name
     if name_problem(name) is not None:
-        name = _as_name(name or fallback)
+        name = plain_name(name or fallback)
     metadata = dict(document.metadata)
     for key, value in document.extra.items():
         metadata.setdefault(key, _as_text(value))
@@ -145,8 +145,8 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _as_name(text: str) -> str:
-    """A skill's name made from any text."""
+def plain_name(text: str, fallback: str = "skill") -> str:
+    """A name made from any text: lower-case letters and digits, single hyphens between."""
     plain = unicodedata.normalize("NFKC", text).lower()
     made = re.sub(r"-{2,}", "-", _NOT_NAME.sub("-", plain)).strip("-")[:_MAX_NAME].strip("-")
-    return made if name_problem(made) is None else "skill"
+    return made if name_problem(made) is None else fallback

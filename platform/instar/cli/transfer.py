@@ -29,6 +29,7 @@ def register(app: typer.Typer, tasks: typer.Typer) -> None:
     app.command(name="import")(import_)
     app.command(name="import-skill")(import_skill)
     app.command(name="export-skill")(export_skill)
+    app.command(name="import-agent")(import_agent)
 
 
 def export(
@@ -218,6 +219,22 @@ def export_skill(
         lines += [f"note: {words}" for words in report.problems]
         lines.append("a strict reader refuses it; --strict writes a copy that it takes")
     emit(data, json, "\n".join(lines))
+
+
+def import_agent(
+    file: Annotated[Path, typer.Argument(help="Agent file (.af, JSON) of a retired server.")],
+    dry_run: _DRY = False,
+    prefix: Annotated[str, typer.Option(help="Put this before every name.")] = "",
+    json: Json = False,
+) -> None:
+    """Import an agent file: blocks, tools and messages; tools land unapproved and never run."""
+    from instar.registry.transfer.agent_file import convert_agent_file
+    from instar_skills.archives import pack_tar
+
+    converted = convert_agent_file(_read_bytes(file), file.name)
+    for words in converted.report:
+        say(words)
+    _send(pack_tar(converted.files), dry_run, prefix, json)
 
 
 def export_tasks(
