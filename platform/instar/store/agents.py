@@ -135,7 +135,8 @@ async def save_agent_as(
     # Jobs may overlay a new agent; what a person has said about it since stays.
     known = await _is_known(session, ref)
     pinned = await _save_components(session, ref, candidate, note)
-    bundle = canonical_json(_bundle(ref.name, candidate, pinned))
+    pins = {part: (version.number, version.blob_digest) for part, version in pinned.items()}
+    bundle = canonical_json(agent_bundle(ref.name, candidate, pins))
     row = await create_version(
         session,
         ref,
@@ -342,20 +343,22 @@ async def list_component_versions(
     return [(name, version) for name, version in rows]
 
 
-def _bundle(agent: str, candidate: Candidate, pinned: dict[str, VersionRow]) -> JsonValue:
+def agent_bundle(
+    agent: str, candidate: Candidate, pins: Mapping[str, tuple[int, str]]
+) -> JsonValue:
     """What the agent version's blob holds: a list, because JSON objects have no order.
 
     Components are pinned by kind, name, number and digest, which an export and an import keep.
     """
     components: list[JsonValue] = []
     for name, component in candidate.components.items():
-        version = pinned[name]
+        number, digest = pins[name]
         components.append(
             {
                 "name": name,
                 "artifact": {"kind": ARTIFACT_KINDS[component.kind], "name": f"{agent}/{name}"},
-                "version": version.number,
-                "digest": version.blob_digest,
+                "version": number,
+                "digest": digest,
                 **component.model_dump(mode="json", exclude={"content"}),
             }
         )
