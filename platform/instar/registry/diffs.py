@@ -33,6 +33,7 @@ __all__ = [
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
 _MOST_CHANGES = 20_000
+_SHORT = 20_000
 
 
 class TextChange(Frozen):
@@ -110,7 +111,8 @@ def diff_contents(old: JsonValue, new: JsonValue, form: Form | None = None) -> D
 def diff_text(old: str, new: str, work: Work | None = None) -> tuple[TextChange, ...]:
     """Word-level changes. What is kept and removed spells ``old``, kept and added spells ``new``.
 
-    Texts that differ in more than some ten thousand places are compared line by line.
+    Long texts are matched by lines first, and by words where the lines differ; a comparison with
+    more than 20,000 changes is told by lines.
 
     Args:
         old: The text before.
@@ -118,11 +120,32 @@ def diff_text(old: str, new: str, work: Work | None = None) -> tuple[TextChange,
         work: What may be spent on it, shared with other parts of one diff.
     """
     work = work or Work()
-    for unit in (_WORDS, _LINES):
-        changes = _changes(unit.findall(old), unit.findall(new), work)
-        if len(changes) <= _MOST_CHANGES:
-            return tuple(changes)
-    return (TextChange(op="remove", text=old), TextChange(op="add", text=new))
+    if len(old) + len(new) <= _SHORT:
+        return tuple(_changes(_WORDS.findall(old), _WORDS.findall(new), work))
+    lines = _changes(_LINES.findall(old), _LINES.findall(new), work)
+    changes: list[TextChange] = []
+    place = 0
+    while place < len(lines):
+        here = lines[place]
+        after = lines[place + 1] if place + 1 < len(lines) else None
+        if here.op == "remove" and after is not None and after.op == "add":
+            words = _changes(_WORDS.findall(here.text), _WORDS.findall(after.text), work)
+            changes.extend(words)
+            place += 2
+        else:
+            changes.append(here)
+            place += 1
+        if len(changes) > _MOST_CHANGES:
+            return tuple(lines[: _MOST_CHANGES - 2]) + _rest(lines[_MOST_CHANGES - 2 :])
+    return tuple(changes)
+
+
+def _rest(lines: list[TextChange]) -> tuple[TextChange, ...]:
+    """The remaining changes as one removal and one addition."""
+    old = "".join(one.text for one in lines if one.op != "add")
+    new = "".join(one.text for one in lines if one.op != "remove")
+    found = (TextChange(op="remove", text=old), TextChange(op="add", text=new))
+    return tuple(one for one in found if one.text)
 
 
 def diff_front_matter(old: str, new: str, work: Work | None = None) -> Diff:
