@@ -19,7 +19,7 @@ _SECRET_VARIABLE = re.compile(
 )
 # What holds the place of a secret, or counts it, is none: KEY_FILE, TOKEN_PATH, MAX_TOKENS.
 _HARMLESS = re.compile(
-    r"(?i)(([-_]|^)(file|path|dir|name|id|url|uri|header|type|kind|ttl|limit|count|length)$"
+    r"(?i)(([-_]|^)(file|path|dir|name|env|id|url|uri|header|type|kind|ttl|limit|count|length)$"
     r"|^(max|min|num|input|output|total|prompt|completion)[-_]?tokens?$)"
 )
 
