@@ -12,7 +12,7 @@ from instar.models.base import Embedder, ModelClient
 from instar.runtime.service import AgentService
 from instar.settings import Settings
 from instar.store.keyring import KeySource
-from instar.store.migrate import Readiness, check
+from instar.store.migrate import UNREACHABLE, Readiness, check
 from instar.store.secrets import check_keys
 from instar.store.session import Database
 from instar.store.system import has_credential
@@ -21,6 +21,8 @@ from instar_core.errors import PrerequisiteError
 __all__ = ["Overrides", "Service", "database_url"]
 
 _CHECK_EVERY_S = 2.0
+# A newer version may upgrade the schema while this one serves: it must notice, and stop writing.
+_LOOK_AGAIN_S = 10.0
 _BROKER_TIMEOUT_S = 2.0
 
 
@@ -110,14 +112,22 @@ class Service:
         Raises:
             ProblemError: ``not-ready``, with the reason.
         """
-        if self._ready:
+        wait_s = _LOOK_AGAIN_S if self._ready else _CHECK_EVERY_S
+        if self._ready and time.monotonic() - self._checked <= wait_s:
             return
         async with self._lock:
-            if not self._ready and time.monotonic() - self._checked > _CHECK_EVERY_S:
-                found = await self.schema()
-                keys = await self.secrets() if found.ready else "ok"
-                self._ready = found.ready and keys == "ok"
-                self._reason = found.reason or keys
-                self._checked = time.monotonic()
+            if time.monotonic() - self._checked > wait_s:
+                await self._look()
         if not self._ready:
             raise ProblemError("not-ready", f"The service is not ready: {self._reason}")
+
+    async def _look(self) -> None:
+        """Sees whether schema and keys are right; a database that is away is the request's matter
+        once both were."""
+        found = await self.schema()
+        self._checked = time.monotonic()
+        if self._ready and (found.ready or found.reason.startswith(UNREACHABLE)):
+            return
+        keys = await self.secrets() if found.ready else "ok"
+        self._ready = found.ready and keys == "ok"
+        self._reason = found.reason or keys

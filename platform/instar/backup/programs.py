@@ -124,10 +124,12 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     target = driver_url(url).set(drivername="postgresql")
     environment = {name: word for name, word in os.environ.items() if not name.startswith("PG")}
-    if target.password:
+    query = dict(target.query)
+    secret = target.password or query.pop("password", None)
+    if secret:
         # In the environment, not among the arguments, which every user of the machine can list.
-        environment["PGPASSWORD"] = str(target.password)
-    address = target.set(password=None).render_as_string(hide_password=False)
+        environment["PGPASSWORD"] = str(secret)
+    address = target.set(password=None, query=query).render_as_string(hide_password=False)
     return subprocess.Popen(
         [program.path, *arguments, f"--dbname={address}"],
         env={**environment, "LC_ALL": "C", "TZ": "UTC"},

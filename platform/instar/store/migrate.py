@@ -29,6 +29,7 @@ from instar_core.errors import InstarError, PrerequisiteError, StoreError
 
 __all__ = [
     "MARKER",
+    "UNREACHABLE",
     "Readiness",
     "Upgraded",
     "check",
@@ -40,6 +41,9 @@ __all__ = [
 
 MARKER = "installation.json"
 """File in the data directory that says a database was set up here, and which."""
+
+UNREACHABLE = "the database cannot be reached"
+"""How a reason begins where the schema could not even be looked at."""
 
 _COMMAND = "instar db upgrade"
 # Every start makes the next months' partitions; a service that runs longer does so by itself.
@@ -118,7 +122,7 @@ def check(url: str) -> Readiness:
         with engine.connect() as connection:
             current = _current(connection)
     except DBAPIError as error:
-        return Readiness(False, f"the database cannot be reached: {_first_line(error)}")
+        return Readiness(False, f"{UNREACHABLE}: {_first_line(error)}")
     finally:
         engine.dispose()
     head = head_revision()

@@ -228,6 +228,26 @@ def test_s116_another_schema_is_not_served(database: Any) -> None:
         assert answer.headers["Retry-After"]
 
 
+def test_s116_a_schema_that_changes_meanwhile_is_served_no_more(
+    api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from instar.api import service
+
+    monkeypatch.setattr(service, "_LOOK_AGAIN_S", -1.0)
+    admin = api.client("admin")
+    assert admin.get("/v1/agents").status_code == 200
+    query = "update instar.alembic_version set version_num = %s"
+    (current,) = api.database.query("select version_num from instar.alembic_version")[0]
+    api.database.query(query, "9999")
+    answer = admin.get("/v1/agents")
+    assert answer.status_code == 503
+    assert answer.json()["type"] == "urn:instar:problem:not-ready"
+    assert "'9999'" in answer.json()["detail"]
+    api.database.query(query, current)
+    monkeypatch.setattr(service, "_CHECK_EVERY_S", -1.0)
+    assert admin.get("/v1/agents").status_code == 200
+
+
 def test_openapi_documents_every_error_as_a_problem(api: Any) -> None:
     document = api.bare().get("/openapi.json").json()
     assert "HTTPValidationError" not in document["components"]["schemas"]
