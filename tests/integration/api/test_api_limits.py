@@ -23,9 +23,9 @@ def _rows(database: Any) -> list[Any]:
         (b'{"content": "\xff\xfe"}', "not UTF-8: byte 13 is 0xff"),
         (b'{"content": "a\\u0000b"}', "NUL"),
         (b'{"content": "\\ud800"}', "half of a character|half a character|surrogate"),
-        (b'{"content": NaN}', "cannot be stored|NaN|finite"),
-        (b'{"content": "' + b"x" * 5_000_001 + b'"}', "at most 5,000,000"),
-        (b'{"content": "x", "reason": "' + b"x" * 100_000 + b'"}', "at most|reason"),
+        (b'{"content": NaN}', "(?i)nan|finite"),
+        (b'{"content": "' + b"x" * 5_000_001 + b'"}', "bytes.*(limit|at most)"),
+        (b'{"content": "x", "reason": "' + b"x" * 100_000 + b'"}', "at most|limit|reason"),
     ],
 )
 def test_contents_that_cannot_be_stored_are_answered_with_the_limit(
