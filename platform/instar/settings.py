@@ -97,7 +97,7 @@ class OidcSettings(BaseModel):
         "when empty",
     )
     groups_claim: str = Field(default="groups", description="claim that lists a person's groups")
-    role_map: dict[str, dict[str, str]] = Field(
+    role_map: dict[str, dict[str, Literal["viewer", "operator", "approver", "admin"]]] = Field(
         default_factory=dict,
         description="group → project → role, as JSON; '*' stands for everybody. Such roles are set "
         "anew at each sign-in",

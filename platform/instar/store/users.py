@@ -27,6 +27,7 @@ __all__ = [
     "NewUser",
     "add_user",
     "bind_role",
+    "bound_by",
     "check_email",
     "clear_login",
     "disable_user",
@@ -220,6 +221,16 @@ async def bind_role(
         entry = AuditEntry(action="role.bind", subject=user_id, details=details)
         await append_audit(session, project_id, entry, by)
     return await read_user(session, project_id, user_id)
+
+
+async def bound_by(session: AsyncSession, project_id: str, user_id: str) -> str | None:
+    """Who gave a person the role in the project; ``None`` where there is none."""
+    found: str | None = await session.scalar(
+        select(RoleBindingRow.created_by).where(
+            RoleBindingRow.project_id == project_id, RoleBindingRow.user_id == user_id
+        )
+    )
+    return found
 
 
 async def unbind(session: AsyncSession, project_id: str, user_id: str, by: Author) -> None:

@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 
 from instar.api.app import create_app
+from instar.audit.keys import ensure_signing_key
 from instar.settings import ModelSettings, Settings
 from instar.store.audit import SYSTEM
 from instar.store.keyring import KeySource
@@ -88,6 +89,7 @@ def api(database: Any, scripts: Path) -> Iterator[LiveApi]:
     )
     settings.data_dir.mkdir()
     KeySource.of(settings).ensure()
+    ensure_signing_key(settings)
     keys = database.run(lambda db: _make_keys(db, database.project_id))
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))

@@ -120,7 +120,7 @@ def test_a35_a_change_by_session_needs_the_token_and_our_own_origin(api: Any) ->
         {**own, "Sec-Fetch-Site": "same-site"},
     ]
     for headers in refused:
-        raw = {name: value.encode() for name, value in headers.items()}
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         answer = client.put("/v1/project", json=body, headers=raw)
         assert answer.status_code == 403, (headers, answer.text)
     assert api.database.query("select settings from project where name = 'test'") == [({},)]
@@ -135,8 +135,8 @@ def test_a35_a_change_by_session_needs_the_token_and_our_own_origin(api: Any) ->
     login = {"email": "anna@example.org", "password": PASSWORD}
     answer = api.bare().post("/v1/auth/login", json=login, headers={"Origin": "https://a.example"})
     assert answer.status_code == 403
-    headers = client.get("/v1/project").headers
-    assert headers["x-frame-options"] == "DENY" and headers["x-content-type-options"] == "nosniff"
+    seen = client.get("/v1/project").headers
+    assert seen["x-frame-options"] == "DENY" and seen["x-content-type-options"] == "nosniff"
 
 
 def test_a11_names_that_are_not_ours_are_refused(api: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
 
 from instar.api.auth import Anyone, refuse_other_origins, service_of
 from instar.api.problems import documented
@@ -19,12 +20,15 @@ from instar.api.sign_in import (
     signed_in_out,
     switch_project,
 )
+from instar.api.sign_in_oidc import come_back, go_there
 
 router = APIRouter(
     prefix="/v1/auth",
     tags=["sign-in"],
-    responses=documented(400, 401, 403, 404, 413, 422, 429, 500, 503),
+    responses=documented(400, 401, 403, 404, 409, 413, 422, 429, 500, 503),
 )
+Next = Annotated[str, Query(max_length=2000, description="path to go to afterwards")]
+Word = Annotated[str, Query(max_length=4000)]
 Everywhere = Annotated[bool, Query(description="end every session of this person")]
 
 
@@ -69,3 +73,17 @@ async def change_own_password(
     opened = await change_password(caller, wanted)
     set_cookie(request, response, opened)
     return await signed_in_out(service_of(request), opened)
+
+
+@router.get("/oidc/login", status_code=303, response_class=RedirectResponse)
+async def go_to_provider(request: Request, next: Next = "/") -> RedirectResponse:
+    """Sends the browser to the identity provider."""
+    return await go_there(request, next)
+
+
+@router.get("/oidc/callback", status_code=303, response_class=RedirectResponse)
+async def come_from_provider(
+    request: Request, state: Word, code: Word | None = None, iss: Word | None = None
+) -> RedirectResponse:
+    """Where the provider sends the browser back to; opens a session."""
+    return await come_back(request, code, state, iss)
