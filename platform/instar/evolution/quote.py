@@ -22,6 +22,7 @@ from instar.store.sealed import read_epoch
 from instar.store.session import Database
 from instar.store.task_sets import (
     TaskSetVersion,
+    count_sealed_missing,
     count_tasks,
     read_bindings,
     read_splits,
@@ -59,6 +60,7 @@ class Ground:
     task_set: TaskSetVersion
     splits: Splits
     sealed_groups: int
+    sealed_missing: int
     bindings: dict[str, JsonValue]
     epoch_tests: int
     epoch_accepted: int
@@ -100,6 +102,7 @@ async def read_ground(db: Database, project_id: str, spec: EvolutionSpec) -> Gro
             task_set=task_set,
             splits=splits,
             sealed_groups=counts["sealed"].groups,
+            sealed_missing=await count_sealed_missing(session, task_set.id),
             bindings=await read_bindings(session, task_set.id),
             epoch_tests=tests,
             epoch_accepted=accepted,
@@ -202,6 +205,12 @@ def _check_tasks(spec: EvolutionSpec, ground: Ground) -> None:
             f"{name} has {ground.sealed_groups} sealed groups; a sealed test needs at least "
             f"{spec.acceptance.min_pairs}, so no gain could be shown.",
             remedy="Add sealed tasks in new groups.",
+        )
+    if ground.sealed_missing:
+        raise UserError(
+            f"{name} has {ground.sealed_missing} sealed tasks without content: they were imported "
+            "without it, so no sealed test can run.",
+            remedy="Import an export that was made with --with-sealed, or import the tasks anew.",
         )
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "SplitCount",
     "TaskSetVersion",
     "copy_task_set",
+    "count_sealed_missing",
     "count_tasks",
     "create_task_set",
     "create_task_set_as",
@@ -205,6 +206,14 @@ async def count_tasks(session: AsyncSession, version_id: str) -> dict[Split, Spl
     for split, tasks, groups in rows:
         counts[cast("Split", split)] = SplitCount(int(tasks), int(groups))
     return counts
+
+
+async def count_sealed_missing(session: AsyncSession, version_id: str) -> int:
+    """How many sealed tasks have no content here: those of an import that came without it."""
+    found = await session.scalar(
+        text("select instar.count_sealed_missing(cast(:version as uuid))"), {"version": version_id}
+    )
+    return int(found or 0)
 
 
 async def list_groups(session: AsyncSession, version_id: str, split: Split) -> dict[str, int]:

@@ -123,7 +123,8 @@ async def fill(db: Database, project_id: str) -> None:
             )
         await move_label(session, ref, LabelMove("staging", 1, ANY, "gone soon"), PERSON)
         await delete_label(session, ref, "staging", PERSON)
-        tasks = [a_task(n) for n in range(4)] + [a_task(n, "sealed") for n in range(4, 9)]
+        tasks = [a_task(n) for n in range(3)] + [a_task(3, "validation")]
+        tasks += [a_task(n, "sealed") for n in range(4, 9)]
         await create_task_set(
             session, project_id, "even", tasks, author=PERSON, bindings={"d": "t"}
         )

@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 
+from instar.evolution.schemas import EvolutionSpec
+from instar.evolution.service import create_quote
 from instar.registry.transfer.package import open_package
 from instar.registry.transfer.sealed import add_sealed
+from instar.settings import Settings
 from instar.store.audit import SYSTEM, first_broken_link
 from instar.store.projects import create_project
 from instar.store.sealed_export import SealedContent, read_sealed_contents
 from instar.store.session import Database
-from instar_core.errors import InvalidContent, StoreError
+from instar.store.task_sets import count_sealed_missing, read_task_set
+from instar_core.errors import InvalidContent, StoreError, UserError
+from instar_core.evolution import AcceptanceConfig
 from instar_skills.archives import pack_tar, read_archive
 from tests.integration.transfer.conftest import a_task, bring_in, manifest_of, take_out
 
@@ -26,6 +31,13 @@ async def owned(database: Any, project_id: str) -> list[SealedContent]:
             return await read_sealed_contents(session, project_id, SYSTEM)
     finally:
         await db.close()
+
+
+async def missing(db: Database, project_id: str) -> int:
+    """How many sealed tasks have no content, as the application is told."""
+    async with db.transaction(project_id) as session:
+        found = await read_task_set(session, project_id, "even")
+        return await count_sealed_missing(session, found.id)
 
 
 def test_sealed_contents_stay_out_and_are_counted(filled: Any) -> None:
@@ -60,9 +72,11 @@ def test_the_owner_adds_them_and_they_arrive(filled: Any) -> None:
         report = await bring_in(db, other, plain)
         assert report.sealed == 0 and any("sealed" in note for note in report.notes)
         assert await owned(filled, other) == []
+        assert await missing(db, other) == 5
         # Then with them: only what was missing is added.
         report = await bring_in(db, other, full)
         assert (report.versions, report.sealed) == (0, 5)
+        assert await missing(db, other) == 0
         assert await owned(filled, other) == contents
         assert (await bring_in(db, other, full)).nothing
         again = add_sealed(read_archive(await take_out(db, other)), await owned(filled, other))
@@ -97,5 +111,22 @@ def test_the_owner_sees_one_project_at_a_time(filled: Any) -> None:
     async def go(db: Database) -> None:
         other = await create_project(db, "other")
         assert await owned(filled, other) == []
+
+    filled.run(go)
+
+
+def test_a_run_on_tasks_that_came_without_sealed_contents_is_refused(filled: Any) -> None:
+    async def go(db: Database) -> None:
+        data = await take_out(db, filled.project_id)
+        other = await create_project(db, "other")
+        await bring_in(db, other, data)
+        spec = EvolutionSpec(
+            agent="desk",
+            task_set="even",
+            evolver="bootstrap",
+            acceptance=AcceptanceConfig(min_pairs=5, max_pairs=5),
+        )
+        with pytest.raises(UserError, match="without content"):
+            await create_quote(db, other, spec, settings=Settings())
 
     filled.run(go)

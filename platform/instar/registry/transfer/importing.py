@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from instar.registry.kinds import open_kind
 from instar.registry.transfer.contents import search_words
 from instar.registry.transfer.manifest import VersionKey
 from instar.registry.transfer.package import Package, VersionItem
@@ -166,7 +165,6 @@ async def _write_version(writer: _Writer, item: VersionItem) -> None:
         search_text=search_words(item.artifact.kind, item.data, facts.media_type),
         description=item.artifact.description if facts.number == 1 else None,
         job_access=item.artifact.job_access if facts.number == 1 else None,
-        max_bytes=open_kind(item.artifact.kind).limits.max_bytes,
     )
     row = await create_version(writer.session, writer.ref(plan), draft)
     if row.number != facts.number:

@@ -33,6 +33,8 @@ def upgrade() -> None:
     op.execute("set local role instar_definer")
     _execute("v0002_audit.sql")
     _execute("v0002_access.sql")
+    _execute("v0002_transfer.sql")
+    _execute("v0002_secrets.sql")
     op.execute("set local role instar_owner")
     op.execute("revoke create on schema instar from instar_definer")
     # Functions with the caller's own rights, and what was stored before.
