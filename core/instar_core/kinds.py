@@ -177,7 +177,9 @@ def parse_content(model: type[M], content: JsonValue, what: str) -> M:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        found = error.errors(include_url=False)
+        # A misspelt field explains the missing one better than the other way round.
+        first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
         where = ".".join(str(part) for part in first["loc"]) or "content"
         remedy = "Correct it and save again."
         said = str(first["msg"]).removeprefix("Value error, ")

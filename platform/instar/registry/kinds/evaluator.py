@@ -84,7 +84,7 @@ class EvaluatorKind(ModelKind[EvaluatorContent]):
     def examples(self) -> tuple[JsonValue, JsonValue]:
         """Two evaluators."""
         return (
-            {"verifier": {"name": "exact", "config": {"expected": "billing"}}},
+            {"verifier": {"name": "exact", "config": {"answer": "billing"}}},
             {
                 "judge": {
                     "model": "scripted/judge",

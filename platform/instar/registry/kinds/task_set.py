@@ -43,7 +43,7 @@ class TaskSet(ModelKind[TaskSetContent]):
                 "input": f"Which queue takes case {number}?",
                 "split": split,
                 "group": f"G{number}",
-                "verifier": {"name": "exact", "config": {"expected": "billing"}},
+                "verifier": {"name": "exact", "config": {"answer": "billing"}},
             }
 
         first = [task(1, "train"), task(2, "validation"), task(3, "sealed")]
