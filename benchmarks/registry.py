@@ -26,6 +26,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from benchmarks import registry_lineage
 from instar.store.artifacts import (
     ArtifactFilter,
     ArtifactRef,
@@ -254,6 +255,7 @@ MEASURES: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "resolve": measure_resolve,
     "save": measure_save,
     "list": measure_list,
+    "lineage": lambda bench: registry_lineage.measure_on(bench.cluster),
 }
 """What is measured, by name; each gets the server and returns ratio, limit and ``ok``."""
 

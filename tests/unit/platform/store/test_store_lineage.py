@@ -118,7 +118,9 @@ def test_lines_that_part_and_meet_a_thousand_times_stay_linear(database: Migrate
             assert {node.number for node in walk.nodes[1:3]} == {999, 998}
             assert len(walk.nodes) == 1000 and len(walk.edges) == 1997
             few = await walk_lineage(session, str(newest), "ancestors", most=10)
-            assert {node.number for node in few.nodes} == set(range(991, 1001))
+            # Ten of the nearest: five steps down there are eleven.
+            assert {node.number for node in few.nodes} < set(range(990, 1001))
+            assert len(few.nodes) == 10
             assert few.truncated
 
     database.run(work)
