@@ -7,7 +7,7 @@ from typing import cast
 from fastapi import Response
 
 from instar.api.auth import Caller
-from instar.api.problems import ProblemError
+from instar.api.preconditions import check_match
 from instar.api.schemas_secrets import SecretIn, SecretOut
 from instar.api.views import set_etag
 from instar.store.secret_box import SecretUse
@@ -41,31 +41,8 @@ async def save_secret(
     """
     async with caller.db.transaction(caller.project_id) as session:
         now = await find_secret(session, caller.project_id, name, lock=True)
-        if now is not None:
-            require_match(f"the secret {name!r}", f'"{now.revision}"', match)
+        check_match(match, None if now is None else now.revision, f"The secret {name!r}")
         new = NewSecret(name, wanted.value.get_secret_value(), wanted.use)
         row = await put_secret(session, caller.project_id, new, caller.service.keys, caller.author)
         set_etag(response, row.revision)
         return secret_out(row)
-
-
-def require_match(what: str, now: str, match: str | None) -> None:
-    """Lets a change of something that exists through if it names its present state.
-
-    Raises:
-        ProblemError: ``precondition-required`` without ``If-Match``, ``precondition-failed`` with
-            one that is out of date.
-    """
-    if match is None:
-        raise ProblemError(
-            "precondition-required",
-            f"{what} exists already, and the request has no If-Match.",
-            remedy="Read it, and send its ETag as If-Match.",
-        )
-    seen = {part.strip() for part in match.split(",")}
-    if now not in seen and "*" not in seen:
-        raise ProblemError(
-            "precondition-failed",
-            f"{what} is at {now} now, not {match[:100]} as If-Match says; it was not changed.",
-            remedy="Read it again and decide anew.",
-        )

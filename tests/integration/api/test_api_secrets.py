@@ -48,7 +48,9 @@ _CALLS: dict[str, dict[str, Any]] = {
 def put_leaky(client: Any, **more: Any) -> dict[str, Any]:
     """Registers the leaky server; the answer."""
     body = {"name": "leaky", "command": "{python}", "args": [LEAKY], **more}
-    answer = client.put("/v1/mcp-servers/leaky", json=body)
+    now = client.get("/v1/mcp-servers/leaky")
+    match = {"If-Match": now.headers["ETag"]} if now.status_code == 200 else {}
+    answer = client.put("/v1/mcp-servers/leaky", json=body, headers=match)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found

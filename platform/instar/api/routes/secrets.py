@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Response
 
 from instar.api.auth import Admin, Operator
 from instar.api.idempotency import IdempotentRoute
 from instar.api.pages import After, Limit, Page
+from instar.api.preconditions import IfMatch
 from instar.api.problems import documented
 from instar.api.schemas_secrets import SecretIn, SecretOut
 from instar.api.secrets import save_secret, secret_out
@@ -22,7 +21,6 @@ router = APIRouter(
     route_class=IdempotentRoute,
     responses=documented(400, 401, 403, 404, 409, 412, 413, 422, 428, 500, 503),
 )
-IfMatch = Annotated[str | None, Header(alias="If-Match")]
 
 
 @router.get("")

@@ -1,7 +1,7 @@
 """The canary: a secret in every field that takes one, then everything is searched for them.
 
-A whole service of its own: supervisor, embedded database, broker, worker, API. What it writes, says
-and shows is searched for every canary in the clear and in the usual encodings (A36, A37, S101).
+What a whole service writes, says and shows is searched for every canary, in the clear and in the
+usual encodings (A36, A37, S101).
 """
 
 from __future__ import annotations
@@ -10,28 +10,17 @@ import asyncio
 import json
 import os
 import re
-import secrets
-import shutil
 import signal
 import stat
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import psutil
-import psycopg
 import pytest
 import redis
 
-from instar.embedded.checks import free_port
 from instar.embedded.layout import Layout
 from instar.embedded.postgres import PostgresServer
 from instar.redaction.encodings import forms_of
@@ -41,149 +30,14 @@ from instar.store.system import list_projects
 from instar.store.task_sets import create_task_set
 from instar_evolvers.worlds import open_world
 
+if TYPE_CHECKING:
+    from tests.integration.canary.conftest import Planted
+
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
-LEAKY = str(Path(__file__).parent / "servers" / "leaky_server.py")
+LEAKY = str(Path(__file__).parents[1] / "servers" / "leaky_server.py")
 WORLD = "world:planted:seed=7,train=40,validation=20,sealed=60"
 KEY_FILES = {"api.key", "secrets.json", "secrets.keys", "audit_signing.key", "superuser.password"}
 KEY_FILES |= {"broker.conf"}
-
-
-def canary(where: str) -> str:
-    """A value that is nowhere else."""
-    return f"canary-{where}-{secrets.token_hex(6)}Zq7"
-
-
-class Echo(BaseHTTPRequestHandler):
-    """A provider that refuses and quotes the credentials that it was sent, as some do."""
-
-    def _refuse(self) -> None:
-        self.rfile.read(int(self.headers.get("content-length") or 0))
-        key = self.headers.get("authorization", "").removeprefix("Bearer ")
-        said = json.dumps(
-            {"error": {"message": f"Incorrect API key provided: {key}.", "headers": [key[::-1]]}}
-        ).encode()
-        self.send_response(401)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(said)))
-        self.end_headers()
-        self.wfile.write(said)
-
-    do_GET = do_POST = _refuse
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Says nothing."""
-
-
-@pytest.fixture
-def provider() -> Iterator[str]:
-    """The address of the provider that quotes keys."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-@dataclass
-class Planted:
-    """A running service and what was planted in it.
-
-    Attributes:
-        data_dir: Its data directory.
-        environment: What it was started with.
-        url: Where its API is.
-        canaries: Where it was planted → value.
-        evidence: Where it was found → text to search.
-    """
-
-    data_dir: Path
-    environment: dict[str, str]
-    url: str
-    canaries: dict[str, str] = field(default_factory=dict)
-    evidence: dict[str, str] = field(default_factory=dict)
-
-    def plant(self, where: str) -> str:
-        """A canary for one place."""
-        self.canaries[where] = canary(where)
-        return self.canaries[where]
-
-    def command(self, *words: str, given: str | None = None) -> str:
-        """A command's output, which is evidence too."""
-        done = subprocess.run(
-            [sys.executable, "-m", "instar", *words],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            input=given if given is not None else "",
-            check=False,
-        )
-        said = done.stdout + done.stderr
-        self.evidence[f"instar {' '.join(words)}"] = said
-        return said
-
-    def client(self, key: str = "") -> httpx.Client:
-        """A client with the key of this machine, or another."""
-        key = key or (self.data_dir / "api.key").read_text().strip()
-        headers = {"Authorization": f"Bearer {key}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False)
-
-    def see(self, where: str, answer: httpx.Response) -> httpx.Response:
-        """An answer, kept as evidence with its headers."""
-        place = f"{where} #{len(self.evidence)}"
-        self.evidence[place] = f"{answer.status_code} {dict(answer.headers)} {answer.text}"
-        return answer
-
-    def superuser(self) -> psycopg.Connection[Any]:
-        """A connection past all walls."""
-        server = PostgresServer(Layout(self.data_dir).postgres)
-        return psycopg.connect(server.dsn("instar"), autocommit=True)
-
-
-@pytest.fixture
-def service(provider: str) -> Iterator[Planted]:
-    """A service with canaries in its environment."""
-    folder = Path(tempfile.mkdtemp(prefix="instar-t"))
-    folder.chmod(0o711)
-    data_dir, port = folder / "data", free_port()
-    scripts = folder / "scripts"
-    scripts.mkdir()
-    for name, tool in (("env", "environment"), ("forms", "encoded"), ("die", "crash")):
-        call = {"id": "", "name": tool, "arguments": {}}
-        rules = [{"match": "^go", "tool_calls": [call]}, {"match": "(?s)(.*)", "reply": "\\1"}]
-        (scripts / f"{name}.json").write_text(json.dumps({"rules": rules}))
-    planted = Planted(data_dir, {}, f"http://127.0.0.1:{port}")
-    planted.environment = {
-        **os.environ,
-        "INSTAR_DATA_DIR": str(data_dir),
-        "INSTAR_API__PORT": str(port),
-        "INSTAR_ENGINE__ENABLED": "false",
-        "INSTAR_MODELS__SCRIPTS_DIR": str(scripts),
-        "INSTAR_MODELS__MAX_ATTEMPTS": "1",
-        "INSTAR_MODELS__API_BASE": json.dumps(
-            {
-                "openai": f"{provider}/v1",
-                "openai/other": provider.replace("//", f"//u:{planted.plant('api-base')}@"),
-            }
-        ),
-        "OPENAI_API_KEY": planted.plant("provider-key"),
-        "INSTAR_OIDC_CLIENT_SECRET": planted.plant("oidc-secret"),
-        "INSTAR_AUTH__OIDC__ISSUER": provider,
-        "INSTAR_AUTH__OIDC__CLIENT_ID": "instar",
-        "INSTAR_AUTH__OIDC__REDIRECT_URI": f"http://127.0.0.1:{port}/v1/auth/oidc/callback",
-    }
-    try:
-        said = planted.command("up", "--detach", "--json")
-        assert '"state": "ready"' in said, said + _logs(data_dir)
-        yield planted
-    finally:
-        planted.command("down")
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _logs(data_dir: Path) -> str:
-    return "".join(f"\n== {path}\n{path.read_text()}" for path in (data_dir / "logs").glob("*"))
 
 
 def plant_by_hand(service: Planted, client: httpx.Client) -> None:
@@ -518,10 +372,13 @@ def test_a36_s101_a_secret_in_every_field_is_nowhere_in_the_clear(service: Plant
     ].items():
         service.canaries[f"secret key {key_id}"] = entry["key"]
     service.command("down")
-    service.evidence["logs at the end"] = _logs(service.data_dir)
+    for path in (service.data_dir / "logs").glob("*"):
+        service.evidence[f"{path.name} at the end"] = path.read_text()
     assert {"broker", "process lists", "table secret", "backup"} <= set(service.evidence)
     assert len(service.canaries) > 20 and len(service.evidence) > 100
     assert leaks(service) == []
+    service.evidence = {"the search finds what is there": service.canaries["secret"][::-1]}
+    assert len(leaks(service)) == 1
 
 
 def test_a37_nothing_of_the_service_is_open_to_others(service: Planted) -> None:
