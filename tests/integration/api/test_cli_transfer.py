@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from instar.cli.main import app
+from instar.settings import load_settings
 from instar_core.errors import InstarError
 from instar_skills.archives import read_archive
 from instar_skills.disk import read_folder
@@ -31,12 +33,14 @@ TASKS = "".join(
 
 
 @pytest.fixture
-def run(api: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def run(api: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Runs a command against the live API, as the admin of one project or of the other."""
 
     def go(*words: str, key: str = "admin", ok: bool = True) -> Any:
         monkeypatch.setenv("INSTAR_URL", api.url)
         monkeypatch.setenv("INSTAR_API_KEY", api.keys[key])
+        # Each command is a process of its own elsewhere, and reads its settings once.
+        load_settings.cache_clear()
         done = CliRunner().invoke(app, [*words, "--json"])
         if not ok:
             assert done.exit_code != 0
@@ -46,7 +50,8 @@ def run(api: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
-    return go
+    yield go
+    load_settings.cache_clear()
 
 
 @pytest.fixture
@@ -89,6 +94,21 @@ def test_a_project_goes_out_to_a_folder_or_file_and_in_again(
     assert isinstance(refused.exception, InstarError) and "exists" in str(refused.exception)
 
 
+def test_sealed_tasks_go_out_on_the_servers_machine_alone(
+    run: Any, api: Any, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("INSTAR_DATA_DIR", str(tmp_path / "nowhere"))
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    refused = run("artifact", "export", str(project / "a"), "--with-sealed", ok=False)
+    assert "installation" in str(refused.exception)
+    monkeypatch.setenv("DATABASE_URL", api.database.owner_url)
+    out = run("artifact", "export", str(project / "b"), "--with-sealed")
+    assert out["sealed"] == {"included": True, "tasks": 1}
+    done = run("artifact", "import", str(project / "b"), key="other")
+    assert done["sealed"] == 1
+    assert run("artifact", "import", str(project / "b"), key="other")["sealed"] == 0
+
+
 def test_a_skill_goes_out_as_it_came_or_strict(run: Any, project: Path) -> None:
     out = run("artifact", "export-skill", "sort-mail", str(project / "out"))
     assert out["path"].endswith("sort-mail")
@@ -113,6 +133,23 @@ def test_tasks_go_out_as_jsonl_and_in_again(run: Any, project: Path) -> None:
     run("tasks", "export", "even", str(second))
     assert first.read_bytes() == second.read_bytes()
     assert "は".encode() in first.read_bytes()
+
+
+def test_an_agent_file_comes_in_with_a_report(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "desk.af"
+    document = {
+        "name": "Old Desk",
+        "system": "Answer.",
+        "messages": [{"role": "user", "text": "hi"}],
+        "core_memory": [{"label": "human", "value": "Ada"}],
+    }
+    file.write_text(json.dumps(document))
+    dry = run("artifact", "import-agent", str(file), "--dry-run")
+    assert dry["dry_run"] and run("artifact", "list") == []
+    done = run("artifact", "import-agent", str(file))
+    assert done["created"] == 3
+    names = {row["name"] for row in run("artifact", "list")}
+    assert names == {"old-desk", "old-desk/instructions", "old-desk/memory"}
 
 
 def test_a_damaged_file_is_refused_before_it_is_sent(run: Any, project: Path) -> None:
