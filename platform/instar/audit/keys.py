@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -322,19 +322,15 @@ def _entry(key: PublicKey, **ties: str) -> _Entry:
     return _Entry(key_id=key.id, public_key=key.pem, created_at=datetime.now(UTC), **ties)
 
 
-class _locked:  # noqa: N801 - reads as a verb
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
     """Holds the lock of an audit folder, so that two processes make one key."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / ".lock"
-        self._handle = -1
-
-    def __enter__(self) -> None:
-        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._handle, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._handle)
+    handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _read_keys(folder: Path) -> _KeysFile:

@@ -2,8 +2,9 @@
 
 What cannot be seen: a change to rows that no checkpoint has yet (``unsealed``, the last minute)
 whose chain was computed anew; a row that was back-dated by less than an hour before it was sealed;
-and a database that was set back together with every copy of its checkpoints and, to forge new ones,
-with the signing key. A copy on another machine, written there and not only kept there, closes that.
+the moments and ids of rows that revision 0001 wrote, whose links do not cover them; and a database
+that was set back together with every copy of its checkpoints (whoever has the signing key as well
+can forge new ones). A copy on another machine, written there and not only kept there, closes that.
 """
 
 from __future__ import annotations

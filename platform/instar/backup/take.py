@@ -10,6 +10,7 @@ from typing import IO
 
 from instar import __version__
 from instar.audit.keys import audit_dir
+from instar.audit.writer import Sealer
 from instar.backup.archive import AUDIT, DUMP, MANIFEST, SEAL, ArchiveWriter, write_archive
 from instar.backup.keys import fingerprints
 from instar.backup.manifest import FileEntry, Manifest, Seal
@@ -20,6 +21,7 @@ from instar.settings import Settings
 from instar.store.audit import AuditEntry, Author
 from instar.store.migrate import head_revision
 from instar.store.recovery import record_everywhere
+from instar.store.session import Database
 from instar.store.snapshot import Snapshot, open_snapshot
 from instar.store.tables import SCHEMA
 from instar_core.base import Frozen, JsonValue, canonical_json, new_id
@@ -72,6 +74,7 @@ def take_backup(
         }
         entry = AuditEntry(action="installation.backup", subject=backup_id, details=details)
         asyncio.run(record_everywhere(url, entry, AUTHOR))
+        asyncio.run(_seal(settings, url, say))
         # Before the snapshot: a checkpoint outside must not be newer than the chain in the dump.
         files = list(_files(settings))
         with open_snapshot(url) as snapshot:
@@ -90,6 +93,18 @@ def take_backup(
         encrypted=not protection.none,
         manifest=manifest,
     )
+
+
+async def _seal(settings: Settings, url: str, say: Callable[[str], None]) -> None:
+    """Seals every audit chain, so that the backup's end can be told from a lost tail."""
+    db = Database(url, pool_size=1)
+    try:
+        await Sealer.open(db, settings).seal_all()
+    except (PrerequisiteError, StoreError) as error:
+        # The backup is worth having all the same; `instar audit verify` names what is wrong.
+        say(f"the audit chain was not sealed: {error}")
+    finally:
+        await db.close()
 
 
 def _require_current(url: str) -> None:
