@@ -39,6 +39,7 @@ class Machine:
         api, engine = free_ports(2)
         self.data_dir = data_dir
         self.models = models
+        self.ran_before = False
         self.url = f"http://127.0.0.1:{api}"
         self.environment = {
             **os.environ,
@@ -67,13 +68,23 @@ class Machine:
         return json.loads(done.stdout)
 
     def start(self) -> None:
-        """Starts the service; weights are linked, for a backup does not hold them."""
+        """Starts the service, or finds it; weights are linked, for a backup does not hold them."""
+        from instar.embedded.layout import Layout
+        from instar.embedded.status import read_status
+
+        running = read_status(Layout(self.data_dir).status)
+        if running is not None and running.alive:
+            self.ran_before, self.url = True, running.api
+            self.environment["INSTAR_URL"] = running.api
+            return
         if self.models is not None and not (self.data_dir / "models").exists():
             (self.data_dir / "models").symlink_to(self.models, target_is_directory=True)
         self.instar("up", "--detach")
 
     def stop(self) -> None:
-        """Stops it, whatever state it is in."""
+        """Stops it, whatever state it is in, unless it ran before."""
+        if self.ran_before:
+            return
         subprocess.run(
             [sys.executable, "-m", "instar", "down"],
             env=self.environment,
