@@ -1,10 +1,11 @@
 """Lineage speed: a whole lineage of 10,000 versions, as a ratio to a bare recursive SELECT.
 
-The bare statement walks ``version_parent`` alone and gives its rows, in the same kind of transaction
-(project set, row-level policies on). Instar's gives the same edges and the versions between them,
-with author, reason, origin and time. Both fetch everything; the medians of several rounds, taken in
-turns, are compared. ``over_ids`` is the ratio to a walk that gives each id once and not one edge;
-it is told for comparison.
+The bare recursive SELECT walks ``version_parent`` and reads the version of each edge, in the same
+kind of transaction (project set, row-level policies on): raw SQL that does the same work. Instar's
+gives the same versions, each once, the nearest first, with the edges between them. Both fetch
+everything; the fastest of several rounds, taken in turns, are compared. ``over_edges`` and
+``over_ids`` are the ratios to walks that read no version and give bare edges, or bare ids; they are
+told for comparison.
 
 Run: ``python -m benchmarks.registry_lineage --json``.
 """
@@ -12,7 +13,6 @@ Run: ``python -m benchmarks.registry_lineage --json``.
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -25,12 +25,18 @@ __all__ = ["LIMIT", "measure", "measure_lineage", "measure_on", "plant_lineage"]
 VERSIONS = 10_000
 ROUNDS = 15
 LIMIT = 3.0
-_BARE = (
+_WALK = (
     "with recursive walk(version_id, parent_id) as (select version_id, parent_id"
     " from instar.version_parent where version_id = cast(:start as uuid) union"
     " select p.version_id, p.parent_id from instar.version_parent p join walk w"
-    " on p.version_id = w.parent_id) select version_id, parent_id from walk"
+    " on p.version_id = w.parent_id)"
 )
+_BARE = (
+    f"{_WALK} select w.parent_id, v.id, v.artifact_id, v.number, v.origin, v.base_id, v.run_id,"
+    " v.author_kind, v.author, v.reason, v.subject_digest, v.created_at"
+    " from walk w join instar.version v on v.id = w.version_id"
+)
+_EDGES = f"{_WALK} select version_id, parent_id from walk"
 _IDS = (
     "with recursive walk(id) as (select cast(:start as uuid) union select p.parent_id"
     " from instar.version_parent p join walk on p.version_id = walk.id) select id from walk"
@@ -102,6 +108,7 @@ async def measure_lineage(
 
     sides = {
         "bare": bare(_BARE),
+        "edges": bare(_EDGES),
         "ids": bare(_IDS),
         "lineage": walk,
     }
@@ -110,17 +117,18 @@ async def measure_lineage(
     for _ in range(rounds):
         for name, work in sides.items():
             counts[name] = await _timed(db, project_id, work, times[name])
-    middle = {name: statistics.median(found) for name, found in times.items()}
-    ratio = middle["lineage"] / middle["bare"]
+    best = {name: min(found) for name, found in times.items()}
+    ratio = best["lineage"] / best["bare"]
     return {
         "versions": counts["lineage"],
-        "edges": counts["bare"],
-        "bare_ms": round(1000 * middle["bare"], 1),
-        "lineage_ms": round(1000 * middle["lineage"], 1),
+        "edges": counts["edges"],
+        "bare_ms": round(1000 * best["bare"], 1),
+        "lineage_ms": round(1000 * best["lineage"], 1),
         "ratio": round(ratio, 2),
         "limit": LIMIT,
         "ok": ratio <= LIMIT,
-        "over_ids": round(middle["lineage"] / middle["ids"], 2),
+        "over_edges": round(best["lineage"] / best["edges"], 2),
+        "over_ids": round(best["lineage"] / best["ids"], 2),
     }
 
 

@@ -36,6 +36,7 @@ from instar.store.artifacts import (
 )
 from instar.store.catalogue import count_scope
 from instar.store.labels import ANY, LabelMove, MoveRole, list_labels, move_label, protect_label
+from instar.store.overlays import open_conflicts
 from instar.store.tables import ArtifactRow, LabelRow
 from instar_core.base import JsonValue
 from instar_core.errors import ConflictError, NotFoundError, PermissionDenied, UserError
@@ -104,6 +105,7 @@ async def read_version_out(
     return version_out(
         found.version,
         label=found.label,
+        conflict=(await open_conflicts(session, [found.version.id])).get(found.version.id),
         content=await verbs.read_shown(session, ref, found.version),
         parents=await read_parents(session, found.version.id),
     )

@@ -98,6 +98,9 @@ class VersionOut(BaseModel):
         default=None, description="the person's version that a learned one lies on"
     )
     run_id: str | None = None
+    conflict: str | None = Field(
+        default=None, description="open conflict of a learned version with a newer base"
+    )
     label: str | None = Field(default=None, description="the label by which it was asked for")
     created_at: datetime
     content: JsonValue = None

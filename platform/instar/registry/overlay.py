@@ -35,6 +35,7 @@ from instar.store.artifacts import (
     read_artifact,
     read_content,
     read_version,
+    touch_artifact,
 )
 from instar.store.audit import SYSTEM, AuditEntry, Author, append_audit
 from instar.store.saving import Origin, audit_stream, refuse_jobs
@@ -377,7 +378,10 @@ async def _supersede(session: AsyncSession, ref: ArtifactRef, artifact_id: str) 
     page = await overlays.list_conflicts(
         session, ref.project_id, artifact_id=artifact_id, limit=200
     )
-    await overlays.close_conflicts(session, [row.id for row in page.items], "superseded", SYSTEM)
+    ids = [row.id for row in page.items]
+    await overlays.close_conflicts(session, ids, "superseded", SYSTEM)
+    if ids:
+        await touch_artifact(session, artifact_id)
 
 
 async def _keep_conflict(
@@ -401,6 +405,8 @@ async def _audit(
     }
     entry = AuditEntry(action=action, subject=f"{ref.kind}/{ref.name}", details=details)
     await append_audit(session, ref.project_id, entry, by)
+    # A reader sees whether a version is in conflict, so its ETag changes.
+    await touch_artifact(session, row.artifact_id)
 
 
 async def _holds(

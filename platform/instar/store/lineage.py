@@ -19,7 +19,15 @@ Direction = Literal["ancestors", "descendants", "both"]
 EdgeKind = Literal["parent", "base", "part"]
 
 _EDGES_PER_NODE = 20
-_KINDS: dict[str, EdgeKind] = {"p": "parent", "b": "base", "c": "part"}
+_LINKS: dict[str, tuple[EdgeKind, bool]] = {
+    "ap": ("parent", True),
+    "ab": ("base", True),
+    "ac": ("part", True),
+    "dp": ("parent", False),
+    "db": ("base", False),
+    "dc": ("part", False),
+}
+"""First letters of a link → what it is, and whether it leads from a child to its parent."""
 _STEPS = {
     "ancestors": (
         "select p.parent_id, 'p' from instar.version_parent p where p.version_id = w.id",
@@ -121,9 +129,10 @@ async def walk_lineage(
     for links, own, *_ in kept:
         for link in links.split():
             met += 1
-            other, way = link[2:], _KINDS[link[1]]
+            other = link[2:]
             if other in known:
-                edges.append(Edge(other, own, way) if link[0] == "a" else Edge(own, other, way))
+                kind, upwards = _LINKS[link[:2]]
+                edges.append(Edge._make((other, own, kind) if upwards else (own, other, kind)))
     if direction == "both":
         # An ancestor may be a parent of a descendant as well: neither walk has that edge.
         across = await session.execute(_PARENTS, {"ids": _array(sorted(known))})

@@ -30,6 +30,7 @@ __all__ = [
     "find_newest_base",
     "is_ancestor",
     "list_conflicts",
+    "open_conflicts",
     "pinned_parts",
     "read_overlay_conflict",
 ]
@@ -190,3 +191,14 @@ async def artifact_names(
         )
     )
     return {one: (kind, name) for one, kind, name in rows.tuples()}
+
+
+async def open_conflicts(session: AsyncSession, version_ids: Sequence[str]) -> dict[str, str]:
+    """Learned version → the open conflict that it is in, for those of these that are in one."""
+    rows = await session.execute(
+        select(OverlayConflictRow.overlay_id, OverlayConflictRow.id).where(
+            OverlayConflictRow.overlay_id.in_(list(version_ids)),
+            OverlayConflictRow.resolution == "",
+        )
+    )
+    return dict(rows.tuples().all())

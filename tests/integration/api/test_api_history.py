@@ -58,6 +58,10 @@ def test_s19_a_conflict_is_listed_with_its_places_and_settled_by_a_person(api: A
     assert (found["former_base"], found["overlay"], found["base"]) == (1, 2, 3)
     assert found["conflicts"][0]["line"] == 2
     assert client.get("/v1/artifact-conflicts").json()["data"] == [found]
+    learned = client.get("/v1/artifacts/prompt/greeting/versions/2")
+    assert learned.json()["conflict"] == found["id"]
+    listed = client.get("/v1/artifacts/prompt/greeting/versions").json()["data"]
+    assert [one["conflict"] for one in listed] == [None, found["id"], None]
     settle = f"{path}/{found['id']}/resolve"
     assert client.post(settle, json={}).status_code == 422
     assert client.post(settle, json={"prefer": "base", "dismiss": True}).status_code == 422
@@ -72,6 +76,9 @@ def test_s19_a_conflict_is_listed_with_its_places_and_settled_by_a_person(api: A
     version = client.get("/v1/artifacts/prompt/greeting/versions/4").json()
     assert version["content"] == _TEXT.replace("guess.", "guess a price.")
     assert client.get(path).json()["data"] == []
+    known = {"If-None-Match": learned.headers["ETag"]}
+    again = client.get("/v1/artifacts/prompt/greeting/versions/2", headers=known)
+    assert again.status_code == 200 and again.json()["conflict"] is None
     assert client.get(path, params={"settled": True}).json()["data"] == [done.json()]
     assert client.post(settle, json={"dismiss": True}).status_code == 409
 
