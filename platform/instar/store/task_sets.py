@@ -50,6 +50,7 @@ __all__ = [
 TASK_SET = "task_set"
 _COPY_TASKS = text("select instar.copy_tasks(cast(:source as uuid), cast(:target as uuid))")
 _OPEN: tuple[Split, ...] = ("train", "validation")
+_MAX_MANIFEST_BYTES = 64 * 2**20
 
 
 class TaskSetVersion(NamedTuple):
@@ -132,7 +133,14 @@ async def create_task_set_as(
     for task in tasks:
         check_value(task.model_dump(mode="json"), f"the task {short(task.id, 80)!r}")
     words = "\n".join(task.input for task in tasks if task.split != "sealed")
-    filled = replace(draft, content=content, media_type=media_type, search_text=words)
+    filled = replace(
+        draft,
+        content=content,
+        media_type=media_type,
+        search_text=words,
+        # A line for each task of a large set; the request's own limit bounds it.
+        max_bytes=draft.max_bytes or _MAX_MANIFEST_BYTES,
+    )
     row = await create_version(session, ref, filled)
     project_id = ref.project_id
     opened: list[dict[str, Any]] = []

@@ -43,7 +43,8 @@ def test_s113_old_artifacts_keep_their_names_and_are_open_to_jobs_where_they_wer
     trainable = database.query(
         "select distinct a.job_access, c ->> 'trainable' from version v join artifact owner "
         "on owner.id = v.artifact_id and owner.kind = 'agent' "
-        "join blob b on b.digest = v.blob_digest and b.project_id = v.project_id cross join lateral "
+        "join blob b on b.digest = v.blob_digest and b.project_id = v.project_id "
+        "cross join lateral "
         "json_array_elements(convert_from(b.content, 'UTF8')::json -> 'components') c "
         "join version_part p on p.version_id = v.id and p.name = c ->> 'name' "
         "join version part on part.id = p.part_id join artifact a on a.id = part.artifact_id"
@@ -63,7 +64,13 @@ def test_s113_old_artifacts_keep_their_names_and_are_open_to_jobs_where_they_wer
         "select count(*) from artifact where last_version > 0 and search = ''::tsvector"
     ) == [(0,)]
 
+    sealed = database.query("select task_id from task where split = 'sealed' limit 1")
+
     async def work(db: Database) -> None:
+        async with db.transaction(project) as session:
+            # Task sets are found by name, and never by what is sealed in them.
+            where = ArtifactFilter(kind="task_set", q=sealed[0][0])
+            assert not (await list_artifacts(session, project, where=where)).items
         for name in ("Twin", "twin", "my prompt", ".."):
             async with db.transaction(project) as session:
                 draft = Draft(b"words of old", "text/plain; charset=utf-8", SYSTEM)

@@ -47,7 +47,7 @@ ANNA = Author("person", "anna")
 def _task(name: str, split: Split, group: str, words: str = "") -> Task:
     return Task(
         id=name,
-        input=words or f"input of {name} \u00e9\x00",
+        input=words or f"input of {name} \u00e9\x01",
         split=split,
         group=group,
         verifier=VerifierSpec(name="exact", config={"z": 1, "answer": "yes", "a": None}),
