@@ -209,15 +209,15 @@ def history(
 def archive(
     kind: Kind,
     name: Name,
-    version: Annotated[int, typer.Option(min=1, help="Only this version.")] = 0,
+    version: Annotated[int | None, typer.Option(min=1, help="Only this version.")] = None,
     all_versions: Annotated[bool, typer.Option("--all", help="Every version of it.")] = False,
     json: Json = False,
 ) -> None:
     """Archive one version (--version N) or all of it (--all); nothing is lost."""
-    if bool(version) == all_versions:
+    if (version is not None) == all_versions:
         raise UserError("say what to archive.", remedy="Give --version N, or --all.")
     client, path = Client(), ("artifacts", kind, name)
-    if version:
+    if version is not None:
         client.delete(path_of(*path, "versions", str(version)))
         done = {"kind": kind, "name": name, "version": version, "archived": True}
         emit(done, json, f"{kind} {name}: version {version} is archived")
@@ -230,11 +230,11 @@ def archive(
 def restore(
     kind: Kind,
     name: Name,
-    version: Annotated[int, typer.Option(min=1, help="Only this version.")] = 0,
+    version: Annotated[int | None, typer.Option(min=1, help="Only this version.")] = None,
     json: Json = False,
 ) -> None:
     """Bring back an archived artifact, or one archived version of it."""
-    body = {"version": version or None}
+    body = {"version": version}
     found = Client().post(path_of("artifacts", kind, name, "restore"), body)
     what = f"version {version} of {kind} {name}" if version else f"{kind} {name}"
     emit(found, json, f"{what} is back")
