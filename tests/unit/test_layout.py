@@ -35,6 +35,9 @@ MANY_PARAMETERS = {
     "platform/instar/cli/evolve.py:_spec": "one value per option of the command line",
     "platform/instar/cli/evolve.py:quote": "one value per option of the command line",
     "platform/instar/cli/evolve.py:start": "one value per option of the command line",
+    "platform/instar/cli/history.py:lineage": "one value per option of the command line",
+    "platform/instar/cli/history.py:merge": "one value per option of the command line",
+    "platform/instar/cli/history.py:settle": "one value per option of the command line",
 }
 
 
