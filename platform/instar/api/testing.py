@@ -61,7 +61,7 @@ class OidcProvider:
                     self.send_header("Location", provider.authorize(query))
                     self.end_headers()
                     return
-                answers = {
+                answers: dict[str, Callable[[], dict[str, Any]]] = {
                     "/.well-known/openid-configuration": provider.metadata,
                     "/keys": lambda: {"keys": [provider.key.as_dict(private=False)]},
                 }
