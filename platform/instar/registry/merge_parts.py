@@ -62,7 +62,8 @@ def merge_units(
     mine = _places(base, ours, work)
     other = _places(base, theirs, work)
     b = o = t = 0
-    for anchor in [*sorted(set(mine) & set(other)), None]:
+    anchors: list[int | None] = [*sorted(set(mine) & set(other)), None]
+    for anchor in anchors:
         if anchor is None:
             ends = (len(base), len(ours), len(theirs))
         else:
