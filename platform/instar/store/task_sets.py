@@ -115,21 +115,7 @@ async def create_task_set_as(
         bindings: Tool server → test binding for rollouts.
     """
     check_tasks(tasks)
-    manifest: JsonValue = {
-        "format": 1,
-        "tasks": [
-            {
-                "id": task.id,
-                "split": task.split,
-                "group": task.group,
-                "slice": task.slice,
-                "content_digest": task.content_digest,
-            }
-            for task in tasks
-        ],
-        "bindings": dict(bindings or {}),
-    }
-    content, media_type = encode_content(manifest)
+    content, media_type = encode_content(_manifest(tasks, bindings or {}))
     for task in tasks:
         check_value(task.model_dump(mode="json"), f"the task {short(task.id, 80)!r}")
     words = "\n".join(task.input for task in tasks if task.split != "sealed")
@@ -167,6 +153,24 @@ async def create_task_set_as(
     if sealed:
         await session.execute(insert(cast("Table", SealedTaskRow.__table__)), sealed)
     return TaskSetVersion(row.id, ref.name, row.number)
+
+
+def _manifest(tasks: Sequence[Task], bindings: dict[str, JsonValue]) -> JsonValue:
+    """What a version's blob holds: ids, splits, groups and digests, so nothing sealed is in it."""
+    return {
+        "format": 1,
+        "tasks": [
+            {
+                "id": task.id,
+                "split": task.split,
+                "group": task.group,
+                "slice": task.slice,
+                "content_digest": task.content_digest,
+            }
+            for task in tasks
+        ],
+        "bindings": dict(bindings),
+    }
 
 
 async def copy_task_set(
