@@ -135,14 +135,15 @@ def test_descriptions_tags_and_causes_have_limits(database: MigratedDatabase) ->
         async with db.transaction(ref.project_id) as session:
             await create_version(session, ref, Draft(*encode_content("first"), ANNA))
         before = _rows(database)
-        for changes in (
+        refused: list[dict[str, Any]] = [
             {"description": "x" * 10_001},
             {"description": "\ud800"},
             {"tags": ["x" * 101]},
             {"tags": ["a\x00"]},
             {"tags": [" "]},
             {"tags": [f"tag {number}" for number in range(51)]},
-        ):
+        ]
+        for changes in refused:
             with pytest.raises(InvalidContent):
                 async with db.transaction(ref.project_id) as session:
                     await describe_artifact(session, ref, ANNA, **changes)
