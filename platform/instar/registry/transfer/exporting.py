@@ -33,7 +33,7 @@ from instar.registry.transfer.manifest import (
     VersionFacts,
     VersionKey,
     VersionRef,
-    slug_of,
+    folder_of,
 )
 from instar.registry.transfer.provenance import facts_of_move, facts_of_version
 from instar.store.agents import load_candidate_version
@@ -246,7 +246,7 @@ async def _content(
     state: _Export, artifact: ArtifactRow, row: VersionRow, data: bytes
 ) -> tuple[str, str, TaskFacts | None]:
     """Writes a version's content; returns its folder, its blob and its tasks."""
-    folder = f"artifacts/{artifact.kind}/{slug_of(artifact.kind, artifact.name)}/v{row.number}"
+    folder = f"{folder_of(artifact.kind, artifact.name)}/v{row.number}"
     state.secrets.update(find_references(data.decode("utf-8", "replace")))
     form = open_form(artifact.kind, artifact.name, data, row.media_type)
     files = dict(form.files)

@@ -29,6 +29,7 @@ __all__ = [
     "VersionFacts",
     "VersionKey",
     "VersionRef",
+    "folder_of",
     "slug_of",
 ]
 
@@ -36,8 +37,8 @@ FORMAT = "instar-project/1"
 MANIFEST = "manifest.json"
 
 _HEX = r"^[0-9a-f]{64}$"
-_KIND = r"^[a-z][a-z0-9_]{0,63}$"
 _LABEL = r"^[a-z0-9._-]*[a-z._-][a-z0-9._-]*$"
+_PLAIN_KIND = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _UNSAFE = re.compile(r"[^a-z0-9]+")
 _READABLE = 40
 
@@ -53,7 +54,7 @@ class VersionKey(NamedTuple):
 class VersionRef(Frozen):
     """A version, as the manifest writes it."""
 
-    kind: str = Field(pattern=_KIND)
+    kind: str = Field(min_length=1, max_length=255)
     name: str = Field(min_length=1, max_length=255)
     number: int = Field(ge=1, le=2**31 - 1)
 
@@ -144,7 +145,7 @@ class LabelMoveFacts(Frozen):
 class ArtifactFacts(Frozen):
     """One artifact with all its versions, and its labels with their history."""
 
-    kind: str = Field(pattern=_KIND)
+    kind: str = Field(min_length=1, max_length=255)
     name: str = Field(min_length=1, max_length=255)
     description: str = ""
     tags: tuple[str, ...] = ()
@@ -197,3 +198,10 @@ def slug_of(kind: str, name: str) -> str:
     readable = _UNSAFE.sub("-", name.lower()).strip("-")[:_READABLE].strip("-")
     tail = content_hash([kind, name])[:12]
     return f"{readable}-{tail}" if readable else tail
+
+
+def folder_of(kind: str, name: str) -> str:
+    """The folder of an artifact: its kind in clear, where that is a plain word, and its slug."""
+    # Kinds were any text once.
+    plain = kind if _PLAIN_KIND.fullmatch(kind) else slug_of("kind", kind)
+    return f"artifacts/{plain}/{slug_of(kind, name)}"
