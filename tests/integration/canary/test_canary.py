@@ -366,7 +366,8 @@ def test_a36_s101_a_secret_in_every_field_is_nowhere_in_the_clear(service: Plant
         # Shown once, to who made it; not evidence.
         service.evidence.pop("instar up --detach --json")
         read_everything(service, client)
-    service.command("secret", "rotate", "--prune")
+    said = service.command("secret", "rotate", "--prune")
+    assert "moved to the key" in said and "dropped: " in said, said
     for key_id, entry in json.loads((service.data_dir / "secrets.keys").read_text())[
         "keys"
     ].items():
