@@ -16,17 +16,14 @@ from instar.store.artifacts import (
 from instar.store.audit import SYSTEM
 from instar.store.migrate import upgrade
 from instar.store.session import Database
-from instar.store.testing import APP_PASSWORD
+from instar.store.testing import APP_PASSWORD, MigratedDatabase
 from instar_core.errors import InvalidContent
 
 pytestmark = pytest.mark.postgres
 
 
-def test_s113_old_artifacts_keep_their_names_and_are_open_to_jobs_where_they_were(
-    released: Any,
-) -> None:
-    database, project = released.database, released.told["project"]
-    # Names that no rule of today would let in, and two that look alike.
+def _plant(database: MigratedDatabase, project: str) -> None:
+    """Names that no rule of today would let in, and two that look alike."""
     for number, name in enumerate(
         ("Twin", "twin", "my prompt", "..", "\u0442\u0451\u0437\u043a\u0430")
     ):
@@ -37,6 +34,13 @@ def test_s113_old_artifacts_keep_their_names_and_are_open_to_jobs_where_they_wer
             name,
             number,
         )
+
+
+def test_s113_old_artifacts_keep_their_names_and_are_open_to_jobs_where_they_were(
+    released: Any,
+) -> None:
+    database, project = released.database, released.told["project"]
+    _plant(database, project)
     upgrade(database.owner_url, app_password=APP_PASSWORD)
     agents = database.query("select distinct job_access from artifact where kind = 'agent'")
     assert agents == [("overlay",)]
