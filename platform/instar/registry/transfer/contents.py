@@ -29,7 +29,8 @@ __all__ = [
 
 OWN_STORE = frozenset({"agent", "task_set"})
 """Kinds whose stored bytes are a bundle of references, not the content that people see."""
-_TREE_NAME = {"skill"}
+_TREE_NAME = frozenset({"skill"})
+_ADAPTER_FILES = frozenset({"adapter_config.json", "instar_adapter.json"})
 
 
 class OpenForm(NamedTuple):
@@ -73,6 +74,9 @@ def read_open_form(kind: str, files: Mapping[str, bytes]) -> tuple[bytes, str]:
     """
     if kind in _TREE_NAME:
         files = {path.partition("/")[2]: data for path, data in files.items()}
+    elif kind == "adapter":
+        # The weights beside them are named there by their hash; not all of them need be here.
+        files = {path: data for path, data in files.items() if path in _ADAPTER_FILES}
     value = open_kind(kind).read_files(files)
     return encode_content(value)
 
