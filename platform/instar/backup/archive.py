@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from instar.backup.age import load_age
 from instar.backup.protection import Protection, Unlock, recipients_of
 from instar_core.errors import PrerequisiteError, UserError
 
@@ -142,7 +143,7 @@ def _sync_folder(folder: Path) -> None:
 @contextmanager
 def _encrypting(stream: IO[bytes], recipients: list[Any]) -> Iterator[tarfile.TarFile]:
     """A tar whose bytes pass through age on their way to the stream."""
-    import pyrage
+    pyrage = load_age()
 
     with (
         _through(lambda source: pyrage.encrypt_io(source, stream, recipients)) as sink,
@@ -154,7 +155,7 @@ def _encrypting(stream: IO[bytes], recipients: list[Any]) -> Iterator[tarfile.Ta
 @contextmanager
 def _locking(stream: IO[bytes], passphrase: str) -> Iterator[tarfile.TarFile]:
     """The same for a key that only the passphrase opens; the key lies before the age file."""
-    import pyrage
+    pyrage = load_age()
 
     identity = pyrage.x25519.Identity.generate()
     locked = pyrage.passphrase.encrypt(str(identity).encode("ascii"), passphrase)
@@ -243,7 +244,7 @@ def read_archive(path: Path, unlock: Unlock) -> Iterator[Iterator[Entry]]:
 
 
 def _given(path: Path, unlock: Unlock) -> list[Any]:
-    import pyrage
+    pyrage = load_age()
 
     if not unlock.identities:
         raise UserError(
@@ -255,7 +256,7 @@ def _given(path: Path, unlock: Unlock) -> list[Any]:
 
 def _unlocked(path: Path, stream: IO[bytes], unlock: Unlock) -> tuple[IO[bytes], list[Any]]:
     """The age file inside the outer tar, and the key that the passphrase opens."""
-    import pyrage
+    pyrage = load_age()
 
     if not unlock.passphrase:
         raise UserError(
@@ -280,7 +281,7 @@ def _unlocked(path: Path, stream: IO[bytes], unlock: Unlock) -> tuple[IO[bytes],
 @contextmanager
 def _decrypting(body: IO[bytes], identities: list[Any]) -> Iterator[IO[bytes]]:
     """What age makes of the stream, piece by piece: only bytes whose seal was checked come out."""
-    import pyrage
+    pyrage = load_age()
 
     out, into = os.pipe()
     clear, sink = os.fdopen(out, "rb"), os.fdopen(into, "wb")
@@ -318,7 +319,7 @@ def _decrypting(body: IO[bytes], identities: list[Any]) -> Iterator[IO[bytes]]:
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Turns what age and tar say about a broken file into words."""
-    import pyrage
+    pyrage = load_age()
 
     try:
         yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from instar.backup.age import load_age
 from instar_core.errors import PrerequisiteError, UserError
 
 __all__ = ["Protection", "Unlock", "read_identities", "read_passphrase", "recipients_of"]
@@ -50,7 +51,7 @@ def recipients_of(names: tuple[str, ...]) -> list[Any]:
     Raises:
         UserError: One is no age recipient; a secret key is never quoted.
     """
-    import pyrage
+    pyrage = load_age()
 
     found: list[Any] = []
     for name in names:
@@ -91,7 +92,7 @@ def read_identities(path: Path) -> tuple[str, ...]:
     Raises:
         UserError: The file cannot be read, or holds none.
     """
-    import pyrage
+    pyrage = load_age()
 
     lines = [line.strip() for line in _read(path).splitlines()]
     keys = [line for line in lines if line and not line.startswith("#")]

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pyrage
 import pytest
 
 from instar.audit.keys import ensure_signing_key
 from instar.audit.writer import Sealer
+from instar.backup.age import load_age
 from instar.backup.programs import find_program, pipe_to
 from instar.backup.protection import Protection, Unlock
 from instar.backup.restore import RestoreOptions, RestoreReport, restore_backup
@@ -55,7 +55,7 @@ class Bench:
     folder: Path
     source: Place
     told: dict[str, Any]
-    identity: Any = field(default_factory=pyrage.x25519.Identity.generate)
+    identity: Any = field(default_factory=load_age().x25519.Identity.generate)
     made: list[str] = field(default_factory=list)
     canary: str = "canary-8c1f5d-do-not-show"
 

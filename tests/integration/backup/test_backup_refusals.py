@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-import pyrage
 import pytest
 
+from instar.backup.age import load_age
 from instar.backup.archive import read_archive, write_archive
 from instar.backup.programs import find_program, pipe_from
 from instar.backup.protection import (
@@ -94,7 +94,7 @@ def test_passphrases_and_identities_are_read_from_files(tmp_path: Path) -> None:
         read_passphrase(path)
     path.write_text("six random words are enough\r\n")
     assert read_passphrase(path) == "six random words are enough"
-    identity = pyrage.x25519.Identity.generate()
+    identity = load_age().x25519.Identity.generate()
     path.write_text(f"# created: today\n# public key: {identity.to_public()}\n{identity}\n")
     assert read_identities(path) == (str(identity),)
     path.write_text("AGE-SECRET-KEY-1NONSENSE\n")
@@ -144,7 +144,7 @@ def test_what_opens_another_backup_does_not_open_this_one(bench: Bench) -> None:
     bench.back_up("b")
     bench.back_up("p", Protection(passphrase="six random words are enough"))
     there = bench.place("there")
-    other = pyrage.x25519.Identity.generate()
+    other = load_age().x25519.Identity.generate()
     cases = [
         ("b", Unlock(), "an age identity opens it"),
         ("b", Unlock((str(other),)), "is not encrypted to this identity"),
