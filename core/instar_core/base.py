@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 import uuid_utils
 from pydantic import BaseModel, ConfigDict
@@ -17,6 +18,14 @@ class Frozen(BaseModel):
     """An immutable value with strict fields: unknown keys are refused, instances never change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with other values; what was computed from the old ones (a digest) is not kept."""
+        copied = super().model_copy(update=update, deep=deep)
+        kept = vars(copied)
+        for name in kept.keys() - type(self).model_fields.keys():
+            kept.pop(name)
+        return copied
 
 
 def canonical_json(value: Any) -> bytes:
