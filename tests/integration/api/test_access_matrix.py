@@ -16,7 +16,6 @@ from urllib.parse import quote
 import httpx
 import pytest
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
@@ -446,12 +445,14 @@ def test_a33_a_foreign_id_is_told_like_one_that_nobody_has(
         # Whatever is read once and kept, is kept before the two are compared. What is looked at
         # now and then (readiness) may fall between, so there are three tries.
         walk.send("instance", route, unknown(foreign))
-        for _ in range(3):
+        tries = 0
+        while True:
             with counted() as for_theirs:
                 told = walk.send("instance", route, foreign)
             with counted() as for_nobody:
                 same = walk.send("instance", route, nobody)
-            if for_theirs == for_nobody:
+            tries += 1
+            if for_theirs == for_nobody or tries == 3:
                 break
         assert told.status_code == same.status_code, (route, told.text, same.text)
         assert without_ids(told.text, foreign) == without_ids(same.text, nobody), route
@@ -542,7 +543,9 @@ def test_a33_a_route_that_declares_nothing_stops_the_start() -> None:
     app.add_api_route("/v1/open", open_door)
     with pytest.raises(InstarError, match="'/v1/open' declares no access"):
         declared_routes(app)
-    app.router.routes = [APIRoute("/healthz", guarded)]
+    public = FastAPI()
+    public.router.routes = []
+    public.add_api_route("/healthz", guarded)
     with pytest.raises(InstarError, match="'/healthz' is public"):
-        declared_routes(app)
+        declared_routes(public)
     assert all(path.startswith("/v1/auth/") for path in PUBLIC if path.startswith("/v1"))
