@@ -214,6 +214,7 @@ def work(service: Planted, client: httpx.Client) -> None:
         assert "instar.run_job" in service.evidence["broker"]
     finally:
         os.kill(worker, signal.SIGCONT)
+    now: dict[str, Any] = {}
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         now = client.get(f"/v1/evolution/runs/{run.json()['id']}").json()
@@ -287,7 +288,9 @@ def read_everything(service: Planted, client: httpx.Client) -> None:
             "and table_type = 'BASE TABLE'"
         ).fetchall()
         for (name,) in tables:
-            rows = connection.execute(f'select to_jsonb(t)::text from instar."{name}" t').fetchall()
+            rows = connection.execute(
+                f'select to_jsonb(t)::text from instar."{name}" t'.encode()
+            ).fetchall()
             service.evidence[f"table {name}"] = "\n".join(str(row[0]) for row in rows)
     for path in files(service):
         if path.name not in KEY_FILES:
