@@ -13,7 +13,7 @@ from typing import Literal
 
 from instar.engine.weights import CHAT_MODEL, EMBEDDING_MODEL
 from instar.ledger.prices import known_providers
-from instar.models.redaction import redact_text
+from instar.redaction import redact_text
 from instar.settings import Settings
 from instar_core.base import Frozen
 from instar_core.errors import PrerequisiteError, UserError

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from instar.engine.weights import GGUF_SHA256, is_installed, model_dir
-from instar.models.redaction import redact_text
+from instar.redaction import redact_text
 from instar_core.errors import PrerequisiteError
 
 __all__ = ["NEEDED_MB", "Progress", "install_model", "main"]

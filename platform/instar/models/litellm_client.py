@@ -13,9 +13,9 @@ from instar.ledger.prices import price_of, priced
 from instar.models.base import ModelReply, ModelRequest
 from instar.models.bounds import prompt_bound
 from instar.models.endpoints import Endpoint, require_key
-from instar.models.redaction import redact_text
 from instar.models.retries import Sleep, Transient, with_retries
 from instar.models.usage import normalise_usage
+from instar.redaction import redact_text
 from instar.settings import Settings, prepare_process
 from instar_core.errors import ContextOverflow, UserError
 from instar_core.messages import Message, ToolCall

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from instar.models.redaction import MASK, redact, redact_text, register_secret
+from instar.redaction import MASK, redact, redact_text, register_secret
 
 CANARY = "canary-9f8e7d6c5b4a"
 
