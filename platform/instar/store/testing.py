@@ -7,7 +7,8 @@ so too. One migrated template is copied for each test, which takes some hundredt
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +28,7 @@ __all__ = [
     "TEMPLATE",
     "MigratedDatabase",
     "PostgresCluster",
+    "counted_statements",
     "create_database",
     "start_cluster",
 ]
@@ -149,3 +151,21 @@ def create_database(cluster: PostgresCluster) -> MigratedDatabase:
             "insert into instar.project (id, name) values (%s, 'test')", (project_id,)
         )
     return MigratedDatabase(name, owner, app_url(owner, APP_PASSWORD), project_id, cluster)
+
+
+@contextmanager
+def counted_statements() -> Iterator[list[str]]:
+    """The statements that this process sends to any database meanwhile."""
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    seen: list[str] = []
+
+    def note(_c: Any, _cursor: Any, statement: str, *_more: Any) -> None:
+        seen.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
