@@ -168,6 +168,21 @@ async def _is_known(session: AsyncSession, ref: ArtifactRef) -> bool:
     return True
 
 
+async def _trainable_now(session: AsyncSession, ref: ArtifactRef) -> dict[str, bool]:
+    """Component → whether it may be trained, of the agent's newest version; empty without one."""
+    try:
+        newest = (await resolve(session, ref)).version
+    except NotFoundError:
+        return {}
+    bundle = await read_content(session, newest)
+    parts = bundle.get("components") if isinstance(bundle, dict) else None
+    return {
+        str(one["name"]): bool(one["trainable"])
+        for one in (parts if isinstance(parts, list) else ())
+        if isinstance(one, dict) and {"name", "trainable"} <= one.keys()
+    }
+
+
 async def _save_components(
     session: AsyncSession, ref: ArtifactRef, candidate: Candidate, note: AgentNote
 ) -> dict[str, VersionRow]:
@@ -175,6 +190,7 @@ async def _save_components(
     contents = {
         part: encode_content(component.content) for part, component in candidate.components.items()
     }
+    before = await _trainable_now(session, ref)
     blobs = [content for content, _ in contents.values()]
     await put_blobs(session, ref.project_id, blobs, stream=audit_stream(note.author))
     pinned: dict[str, VersionRow] = {}
@@ -182,8 +198,11 @@ async def _save_components(
     for part in sorted(contents):
         content, media_type = contents[part]
         component = candidate.components[part]
-        access: JobAccess = "overlay" if component.trainable else "none"
         own = _component_ref(ref, part, component)
+        access: JobAccess | None = "overlay" if component.trainable else "none"
+        if before.get(part) == component.trainable:
+            # What a person has said about it since stays.
+            access = None
         line = await _line_of(session, own, note)
         pinned[part] = await create_version(
             session,

@@ -149,3 +149,36 @@ def test_what_a_person_said_about_jobs_outlives_the_next_save(database: Migrated
             assert (await load_candidate(session, project, "desk")).digest == changed.digest
 
     database.run(work)
+
+
+def test_a_component_that_a_person_closed_to_jobs_stays_closed_until_it_is_made_trainable_anew(
+    database: MigratedDatabase,
+) -> None:
+    project = database.project_id
+    ref = ArtifactRef(project, "prompt", "desk/system")
+
+    async def work(db: Database) -> list[str]:
+        seen: list[str] = []
+
+        async def save(text: str, *, trainable: bool) -> None:
+            async with db.transaction(project) as session:
+                part = Component(kind="instructions", content=text, trainable=trainable)
+                changed = _candidate().model_copy(
+                    update={"components": {**_candidate().components, "system": part}}
+                )
+                await save_agent(session, project, "desk", changed, author=ANNA)
+                seen.append((await read_artifact(session, ref)).job_access)
+
+        await save("Be kind.", trainable=True)
+        async with db.transaction(project) as session:
+            await set_job_access(session, ref, "none", ANNA)
+        await save("Be kind.", trainable=True)
+        await save("Be brief.", trainable=True)
+        await save("Be brief.", trainable=False)
+        async with db.transaction(project) as session:
+            await set_job_access(session, ref, "overlay", ANNA)
+        await save("Be terse.", trainable=False)
+        await save("Be terse.", trainable=True)
+        return seen
+
+    assert database.run(work) == ["overlay", "none", "none", "none", "overlay", "overlay"]
