@@ -17,6 +17,7 @@ from typing import BinaryIO
 from pydantic import ValidationError
 
 from instar.audit.checkpoint import Checkpoint
+from instar.embedded.files import sync_folder
 from instar_core.errors import StoreError
 
 __all__ = ["OutsideCopy", "parse_lines"]
@@ -103,7 +104,7 @@ class OutsideCopy:
                         data = b"\n" + data
                     stream.write(data)
                     os.fsync(stream.fileno())
-            _sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
         except OSError as error:
             raise self._trouble("written", error) from error
         return len(new)
@@ -153,11 +154,3 @@ def _last_of(stream: BinaryIO) -> Checkpoint | None:
             if found is not None:
                 return found
     return None
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

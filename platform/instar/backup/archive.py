@@ -20,6 +20,7 @@ from typing import IO, Any, NamedTuple
 
 from instar.backup.age import load_age
 from instar.backup.protection import Protection, Unlock, recipients_of
+from instar.embedded.files import sync_folder
 from instar_core.errors import PrerequisiteError, UserError
 
 __all__ = ["ArchiveWriter", "Entry", "read_archive", "write_archive"]
@@ -97,7 +98,7 @@ def write_archive(path: Path, protection: Protection) -> Iterator[ArchiveWriter]
         os.fsync(stream.fileno())
         # link, not rename: it fails where somebody made a file of that name meanwhile.
         os.link(partial, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise PrerequisiteError(
             f"{str(path)!r} cannot be written: {error.strerror or error}.",
@@ -130,14 +131,6 @@ def _open_partial(partial: Path) -> IO[bytes]:
     os.ftruncate(handle, 0)
     os.fchmod(handle, 0o600)
     return os.fdopen(handle, "w+b")
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ __all__ = [
     "rotate_log",
     "short_runtime_dir",
     "sync_filesystem",
+    "sync_folder",
     "unreachable_for",
 ]
 
@@ -116,6 +117,15 @@ def sync_filesystem(path: Path) -> None:
         finally:
             os.close(handle)
     os.sync()
+
+
+def sync_folder(folder: Path) -> None:
+    """Waits until a folder's entries are on disk: without it a new or renamed file may be lost."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def rotate_log(path: Path, *, max_bytes: int, keep: int) -> bool:

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from instar.embedded.files import private_write
+from instar.embedded.files import private_write, sync_folder
 from instar.redaction import register_secret
 from instar.settings import Settings
 from instar_core.errors import PrerequisiteError
@@ -153,7 +153,7 @@ class KeySource:
             for left in self.path.parent.glob(f".{self.path.name}.*"):
                 left.unlink(missing_ok=True)
             private_write(self.path, json.dumps(document, indent=1) + "\n")
-            _sync_directory(self.path.parent)
+            sync_folder(self.path.parent)
         except OSError as error:
             raise PrerequisiteError(
                 f"the key file {str(self.path)!r} cannot be written: {error.strerror}.",
@@ -262,12 +262,3 @@ def _decoded(text: str) -> bytes:
     if len(key) != _KEY_BYTES:
         raise ValueError(f"has {len(key)} bytes, not {_KEY_BYTES}")
     return key
-
-
-def _sync_directory(path: Path) -> None:
-    """A renamed file is only kept once its directory is on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
