@@ -24,7 +24,7 @@ from instar.api.views import (
 )
 from instar.evolution.facts import promotion_rule
 from instar.evolution.schemas import EvolutionSpec
-from instar.registry.kinds.agent import check_component
+from instar.registry.kinds.agent import check_parts
 from instar.registry.overlay import carry_over
 from instar.rollouts.taskset import parse_task_set
 from instar.runtime.tools.config import ToolServerConfig
@@ -105,17 +105,13 @@ async def save_server(
 
 
 async def save_agent_in(session: AsyncSession, caller: Caller, new: AgentIn) -> AgentVersionOut:
-    """Saves an agent version, and points a label at it where asked for."""
-    if new.harness.tools and new.harness.tool_protocol == "none":
-        named = ", ".join(repr(tool.name) for tool in new.harness.tools)
-        raise UserError(
-            f"The harness names the tools {named} and the tool_protocol 'none', under which no "
-            "model is shown a tool.",
-            remedy="Set tool_protocol to 'native' (the provider's tool calls) or 'text' (for "
-            "models without them), or leave the tools out.",
-        )
-    for name, part in new.components.items():
-        check_component(name, part)
+    """Saves an agent version, and points a label at it where asked for.
+
+    Raises:
+        InvalidContent: If the runtime could not run it; nothing is saved.
+        PermissionDenied: If the label takes a higher role.
+    """
+    check_parts(new.components, new.harness)
     candidate = Candidate(components=new.components, harness=new.harness)
     saved = await save_agent(
         session,

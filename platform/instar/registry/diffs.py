@@ -10,10 +10,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from sqlalchemy.ext.asyncio import AsyncSession
-
 from instar.registry.front_matter import header_values, split_front_matter
-from instar.store.artifacts import ArtifactRef, read_content, resolve
 from instar_core.base import Frozen, JsonValue
 from instar_core.kinds import Form
 from instar_core.matching import Work, matching_blocks
@@ -27,7 +24,6 @@ __all__ = [
     "diff_front_matter",
     "diff_json",
     "diff_text",
-    "diff_versions",
 ]
 
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
@@ -196,25 +192,6 @@ def diff_json(
         return ()
     words = diff_text(old, new, work) if isinstance(old, str) and isinstance(new, str) else ()
     return (JsonChange(op="replace", path=path, old=old, new=new, words=words),)
-
-
-async def diff_versions(
-    session: AsyncSession,
-    ref: ArtifactRef,
-    old: str | int,
-    new: str | int,
-    form: Form | None = None,
-) -> Diff:
-    """The difference between two versions of one artifact.
-
-    Raises:
-        NotFoundError: If one of them does not exist.
-    """
-    left = (await resolve(session, ref, old)).version
-    right = (await resolve(session, ref, new)).version
-    return diff_contents(
-        await read_content(session, left), await read_content(session, right), form
-    )
 
 
 def _changes(a: list[str], b: list[str], work: Work) -> list[TextChange]:

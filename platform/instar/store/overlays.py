@@ -27,7 +27,6 @@ __all__ = [
     "artifact_names",
     "close_conflicts",
     "find_live_overlay",
-    "find_newest_base",
     "is_ancestor",
     "list_conflicts",
     "open_conflicts",
@@ -63,21 +62,6 @@ async def find_live_overlay(session: AsyncSession, artifact_id: str) -> VersionR
             labelled | ((~proposed | alive) & ~undone),
         )
         .order_by(in_force.desc(), labelled.desc(), VersionRow.number.desc())
-        .limit(1)
-    )
-    return row
-
-
-async def find_newest_base(session: AsyncSession, artifact_id: str) -> VersionRow | None:
-    """The newest version of an artifact that is nobody's learned change."""
-    row: VersionRow | None = await session.scalar(
-        select(VersionRow)
-        .where(
-            VersionRow.artifact_id == artifact_id,
-            VersionRow.base_id.is_(None),
-            VersionRow.deleted_at.is_(None),
-        )
-        .order_by(VersionRow.number.desc())
         .limit(1)
     )
     return row

@@ -65,7 +65,7 @@ def test_tools_that_no_model_would_be_shown_are_refused(api: Any, agent_body: An
     body = agent_body()
     body["harness"]["tools"] = [{"name": "notes"}]
     answer = api.client("admin").post("/v1/agents", json=body)
-    assert answer.status_code == 400
+    assert answer.status_code == 422
     assert "tool_protocol to 'native'" in answer.json()["detail"]
 
 

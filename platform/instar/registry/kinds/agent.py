@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 from pydantic import Field
@@ -13,7 +14,7 @@ from instar_core.candidates import ARTIFACT_KINDS, Candidate, Component, Harness
 from instar_core.errors import InvalidContent
 from instar_core.kinds import KindLimits, TrainableComponent, estimate_tokens, parse_content
 
-__all__ = ["Agent", "agent_content", "candidate_of", "check_component"]
+__all__ = ["Agent", "agent_content", "candidate_of", "check_parts"]
 
 # Kinds of components that the runtime reads; others are kept for what will read them.
 _CHECKED = frozenset({"instructions", "lessons", "demonstrations", "tool_descriptions"})
@@ -66,16 +67,7 @@ class Agent(BaseKind):
         for one in names:
             if names.count(one) > 1:
                 raise InvalidContent(f"agent: two components have the name {short(one)!r}.")
-        for part in found.components:
-            check_component(part.name, part)
-        if found.harness.tools and found.harness.tool_protocol == "none":
-            named = ", ".join(repr(tool.name) for tool in found.harness.tools)
-            raise InvalidContent(
-                f"The harness names the tools {named} and the tool_protocol 'none', under which no "
-                "model is shown a tool.",
-                remedy="Set tool_protocol to 'native' (the provider's tool calls) or 'text' (for "
-                "models without them), or leave the tools out.",
-            )
+        check_parts({part.name: part for part in found.components}, found.harness)
         dumped: JsonValue = found.model_dump(mode="json")
         return dumped
 
@@ -100,12 +92,25 @@ class Agent(BaseKind):
         )
 
 
-def check_component(name: str, component: Component) -> None:
-    """Refuses a component whose content the runtime could not use.
+def check_parts(components: Mapping[str, Component], harness: Harness) -> None:
+    """Refuses what the runtime could not run: an unusable component, or tools that no model sees.
 
     Raises:
-        InvalidContent: Naming the component and the place.
+        InvalidContent: Naming the component and the place, or the tools.
     """
+    for name, part in components.items():
+        _check_component(name, part)
+    if harness.tools and harness.tool_protocol == "none":
+        named = ", ".join(repr(tool.name) for tool in harness.tools)
+        raise InvalidContent(
+            f"The harness names the tools {named} and the tool_protocol 'none', under which no "
+            "model is shown a tool.",
+            remedy="Set tool_protocol to 'native' (the provider's tool calls) or 'text' (for "
+            "models without them), or leave the tools out.",
+        )
+
+
+def _check_component(name: str, component: Component) -> None:
     if component.kind not in _CHECKED:
         return
     what = f"the component {name!r}"

@@ -13,8 +13,8 @@ from instar.registry.diffs import (
     diff_front_matter,
     diff_json,
     diff_text,
-    diff_versions,
 )
+from instar.registry.verbs import diff
 from instar.store.artifacts import ArtifactRef, Draft, create_version, encode_content
 from instar.store.audit import SYSTEM
 from instar.store.session import Database
@@ -177,7 +177,7 @@ def test_versions_are_compared_by_any_reference(database: MigratedDatabase) -> N
         async with db.transaction(ref.project_id) as session:
             for text in ("Hello there.", "Hello you."):
                 await create_version(session, ref, Draft(*encode_content(text), SYSTEM))
-            return await diff_versions(session, ref, 1, "latest")
+            return await diff(session, ref, 1, "latest")
 
     found = database.run(work)
     assert [change.text for change in found.text if change.op != "keep"] == ["there", "you"]
