@@ -169,3 +169,38 @@ def test_the_floors_point_down() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+SQL_ALLOWED = {
+    "platform/instar/backup/staging.py": "makes the empty database that a backup is unpacked into",
+    "platform/instar/evolution/retry.py": "tells a database that is away from one that refuses",
+    "platform/instar/jobs/install.py": "asks a server whether it has our database yet",
+    "platform/instar/cli/demo/desk.py": "reads the sample's own SQLite file",
+    "platform/instar/rollouts/state.py": "reads a task's own SQLite files",
+}
+"""Modules outside the store that speak SQL or with its driver, and why."""
+
+
+def speaks_sql(tree: ast.Module) -> bool:
+    """Whether a module builds or sends SQL; taking a session along is no SQL."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sqlalchemy"):
+            if node.module != "sqlalchemy.ext.asyncio":
+                return True
+        elif isinstance(node, ast.Import):
+            if any(name.name.startswith("sqlalchemy") for name in node.names):
+                return True
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("execute", "executemany", "scalar", "scalars"):
+                return True
+    return False
+
+
+def test_only_the_store_holds_sql() -> None:
+    found = {
+        name_of(path)
+        for path in (ROOT / "platform/instar").rglob("*.py")
+        if "platform/instar/store/" not in path.as_posix()
+        and speaks_sql(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert found == set(SQL_ALLOWED)

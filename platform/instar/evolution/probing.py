@@ -15,15 +15,13 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, select
-
 from instar.evolution.backends import BackendPlan, open_backend
 from instar.ledger.budgets import lock_chain, read_chain, save_chain
 from instar.runtime.calls import DirectCalls
 from instar.settings import Settings
 from instar.store.audit import SYSTEM, AuditEntry, append_audit
+from instar.store.outcomes import PROBE, latest_probe
 from instar.store.session import Database
-from instar.store.tables import AuditEventRow
 from instar_core.base import JsonValue, content_hash
 from instar_core.errors import BudgetExhausted
 from instar_core.lab import RolloutRequest
@@ -36,7 +34,6 @@ __all__ = ["PerRollout", "measured_before", "probe"]
 _PROBES = 8
 _WARM_UP = 4
 _VALID = timedelta(hours=1)
-_ACTION = "evolution.probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,19 +139,8 @@ def _per_rollout(rollouts: list[Rollout], elapsed: float) -> PerRollout:
 
 async def _just_measured(db: Database, project_id: str, about: str) -> PerRollout | None:
     """What probes of the last hour measured for the same candidate, tasks and concurrency."""
-    statement = (
-        select(AuditEventRow.details["measured"]["per_rollout"])
-        .where(
-            AuditEventRow.project_id == project_id,
-            AuditEventRow.action == _ACTION,
-            AuditEventRow.details["measured"]["about"].as_string() == about,
-            AuditEventRow.created_at > func.now() - _VALID,
-        )
-        .order_by(AuditEventRow.created_at.desc(), AuditEventRow.seq.desc())
-        .limit(1)
-    )
     async with db.transaction(project_id) as session:
-        kept = await session.scalar(statement)
+        kept = await latest_probe(session, project_id, about, within=_VALID)
     return None if kept is None else PerRollout(**kept)
 
 
@@ -204,7 +190,7 @@ async def _book(
         chain = await lock_chain(session, subjects)
         chain.spend(took)
         await save_chain(session, chain)
-        entry = AuditEntry(action=_ACTION, subject=subjects["agent"], details=details)
+        entry = AuditEntry(action=PROBE, subject=subjects["agent"], details=details)
         await append_audit(session, project_id, entry, SYSTEM)
 
     await db.run(project_id, book)

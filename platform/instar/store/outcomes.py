@@ -7,12 +7,25 @@ every query: a task that is not known as one of the open splits does not come ou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-__all__ = ["Measured", "Spent", "TaskOutcomes", "measured_scores", "spent_on", "task_outcomes"]
+__all__ = [
+    "PROBE",
+    "Measured",
+    "Spent",
+    "TaskOutcomes",
+    "latest_probe",
+    "measured_scores",
+    "spent_on",
+    "task_outcomes",
+]
+
+PROBE = "evolution.probe"
+"""The action of an audit event that keeps what the rollouts made for a quote measured."""
 
 _OPEN = "('train', 'validation')"
 _OUTCOMES = text(
@@ -45,6 +58,16 @@ _SPENT = text(
     where project_id = cast(:project as uuid) and candidate_digest = any(:digests)
       and sealed_test_id is null
     group by candidate_digest
+    """
+)
+_PROBED = text(
+    """
+    select details #> '{measured,per_rollout}'
+    from instar.audit_event
+    where project_id = cast(:project as uuid) and action = :action
+      and details #>> '{measured,about}' = :about and created_at > now() - :within
+    order by created_at desc, seq desc
+    limit 1
     """
 )
 
@@ -141,3 +164,22 @@ async def spent_on(
         return {}
     rows = await session.execute(_SPENT, {"project": project_id, "digests": list(digests)})
     return {str(digest): Spent(int(count), float(cost or 0.0)) for digest, count, cost in rows}
+
+
+async def latest_probe(
+    session: AsyncSession, project_id: str, about: str, *, within: timedelta
+) -> dict[str, Any] | None:
+    """What the newest probe of the same candidate, tasks and concurrency measured per rollout.
+
+    Args:
+        session: A project transaction.
+        project_id: The project.
+        about: The hash of what was probed.
+        within: How old it may be.
+
+    Returns:
+        The values that the probe kept; ``None`` if there was none so lately.
+    """
+    values = {"project": project_id, "action": PROBE, "about": about, "within": within}
+    kept: dict[str, Any] | None = await session.scalar(_PROBED, values)
+    return kept
