@@ -63,13 +63,21 @@ class _Meter:
         self.entries = 0
 
     def entry(self) -> None:
-        """Counts one file or folder."""
+        """Counts one file or folder.
+
+        Raises:
+            InvalidContent: If there are too many.
+        """
         self.entries += 1
         if self.entries > self.limits.files:
             raise _too_much(f"more than {self.limits.files} files")
 
     def bytes(self, count: int) -> None:
-        """Counts bytes that came out."""
+        """Counts bytes that came out.
+
+        Raises:
+            InvalidContent: If they are too many, in all or for the size of the archive.
+        """
         self.total += count
         if self.total > self.limits.total_bytes:
             raise _too_much(f"more than {self.limits.total_bytes} bytes")

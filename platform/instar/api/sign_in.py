@@ -174,7 +174,11 @@ async def session_out(caller: Caller) -> SessionOut:
 
 
 async def signed_in_out(service: Service, held: OpenedSession | SignedIn | None) -> SessionOut:
-    """Who holds a session that was just opened or changed, read anew."""
+    """Who holds a session that was just opened or changed, read anew.
+
+    Raises:
+        Unauthenticated: If it ended meanwhile.
+    """
     assert held is not None, "only people have sessions"
     async with service.db.system() as session:
         found = await find_session(session, held.secret, service.settings.auth.session_idle_s)

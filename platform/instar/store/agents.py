@@ -126,7 +126,13 @@ async def save_agent(
 async def save_agent_as(
     session: AsyncSession, ref: ArtifactRef, candidate: Candidate, note: AgentNote
 ) -> AgentVersion:
-    """Saves a candidate as :func:`save_agent` does, with all that can go with a version."""
+    """Saves a candidate as :func:`save_agent` does, with all that can go with a version.
+
+    Raises:
+        InvalidContent: If the name cannot be an agent's, or a content cannot be stored.
+        PermissionDenied: If the author is a run and the agent, or what changed of it, is closed to
+            jobs.
+    """
     if "/" in ref.name:
         raise InvalidContent(
             f"{ref.name!r} cannot be an agent's name: '/' separates its components.",
@@ -293,7 +299,12 @@ async def load_candidate(
 
 
 async def load_candidate_version(session: AsyncSession, version_id: str) -> Candidate:
-    """The candidate of the agent version with that id. Same errors as :func:`load_candidate`."""
+    """The candidate of the agent version with that id.
+
+    Raises:
+        NotFoundError: If there is no such version.
+        StoreError: If what is stored is not what was saved.
+    """
     version = await read_version(session, version_id)
     bundle = cast("dict[str, JsonValue]", await read_content(session, version))
     if not isinstance(bundle, dict) or bundle.get("format") not in _READABLE:

@@ -93,7 +93,11 @@ class SealedRows(NamedTuple):
 
 
 async def read_installation(session: AsyncSession) -> str:
-    """The id of the installation that this database belongs to."""
+    """The id of the installation that this database belongs to.
+
+    Raises:
+        StoreError: If the database names none.
+    """
     found = await session.scalar(text("select cast(id as text) from instar.installation limit 1"))
     if found is None:
         raise StoreError(

@@ -140,7 +140,11 @@ async def ensure_project(db: Database, name: str = "default") -> str:
 
 
 async def read_project(session: AsyncSession, project_id: str, *, lock: bool = False) -> ProjectRow:
-    """The project of this transaction; with ``lock`` nobody else changes it until it ends."""
+    """The project of this transaction; with ``lock`` nobody else changes it until it ends.
+
+    Raises:
+        NotFoundError: If this is not the project's own transaction, or there is no such project.
+    """
     row = await session.get(
         ProjectRow, project_id, with_for_update=lock or None, populate_existing=lock
     )
@@ -152,10 +156,12 @@ async def read_project(session: AsyncSession, project_id: str, *, lock: bool = F
 async def update_project_settings(
     session: AsyncSession, project_id: str, changes: dict[str, object], by: Author
 ) -> ProjectRow:
-    """Merges ``changes`` into the project's settings (such as its promotion rule), audited."""
-    row = await session.get(ProjectRow, project_id, with_for_update=True)
-    if row is None:
-        raise NotFoundError(f"there is no project {project_id!r}.")
+    """Merges ``changes`` into the project's settings (such as its promotion rule), audited.
+
+    Raises:
+        NotFoundError: If there is no such project.
+    """
+    row = await read_project(session, project_id, lock=True)
     before = {key: row.settings.get(key) for key in changes}
     row.settings = {**row.settings, **changes}
     await session.flush()

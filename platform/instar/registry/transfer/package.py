@@ -29,6 +29,7 @@ from instar.registry.transfer.manifest import (
     VersionKey,
 )
 from instar.store.contents import check_words
+from instar.store.labels import check_label
 from instar.store.names import check_name
 from instar_core.base import JsonValue, content_hash, short
 from instar_core.errors import InstarError, InvalidContent
@@ -105,7 +106,11 @@ class _Problems:
         self.found.append(f"{where}: {what}")
 
     def raise_any(self) -> None:
-        """Refuses the package if anything was noted."""
+        """Refuses the package if anything was noted.
+
+        Raises:
+            InvalidContent: Lists what was noted, the first of it in full.
+        """
         if not self.found:
             return
         shown = "\n".join(f"  {one}" for one in self.found[:MAX_PROBLEMS])
@@ -157,7 +162,8 @@ def _read_manifest(files: Mapping[str, bytes]) -> Manifest:
             remedy="Use the version of Instar that wrote it.",
         )
     try:
-        return Manifest.model_validate_json(files[MANIFEST])
+        # The value and not the bytes again: that reader's own bound on nesting is below ours.
+        return Manifest.model_validate(value)
     except ValidationError as error:
         problems = _Problems()
         for one in error.errors(include_url=False, include_input=False)[:MAX_PROBLEMS]:
@@ -194,19 +200,32 @@ def _check_artifacts(manifest: Manifest, problems: _Problems) -> None:
         if not numbers or numbers != list(range(1, len(numbers) + 1)):
             problems.add(where, "its versions are not numbered 1, 2, 3 …")
             continue
-        live = {one.number for one in artifact.versions if not one.archived}
-        names = [label.name for label in artifact.labels]
-        if len(set(names)) != len(names):
-            problems.add(where, "a label is given twice")
-        for label in artifact.labels:
-            if label.number not in live:
-                problems.add(where, f"the label {label.name!r} names no version that is in force")
-        for move in artifact.label_history:
-            with problems.at(f"{where}, label {move.label!r}"):
-                check_words(move.cause, _MAX_CAUSE, "the cause")
-            ends = (move.from_number, move.to_number)
-            if any(one is not None and one not in numbers for one in ends):
-                problems.add(where, f"a move of the label {move.label!r} names no version")
+        _check_labels(artifact, problems, where)
+        for facts in artifact.versions:
+            parts = [one.part for one in facts.parts]
+            if len(set(parts)) != len(parts):
+                problems.add(where, f"version {facts.number} pins two parts under one name")
+
+
+def _check_labels(artifact: ArtifactFacts, problems: _Problems, where: str) -> None:
+    """Labels are what labels can be, each once, and name versions that are there."""
+    numbers = {one.number for one in artifact.versions}
+    live = {one.number for one in artifact.versions if not one.archived and not artifact.archived}
+    names = [label.name for label in artifact.labels]
+    if len(set(names)) != len(names):
+        problems.add(where, "a label is given twice")
+    for name in dict.fromkeys([*names, *(move.label for move in artifact.label_history)]):
+        with problems.at(where):
+            check_label(name)
+    for label in artifact.labels:
+        if label.number not in live:
+            problems.add(where, f"the label {label.name!r} names no version that is in force")
+    for move in artifact.label_history:
+        with problems.at(f"{where}, label {move.label!r}"):
+            check_words(move.cause, _MAX_CAUSE, "the cause")
+        ends = (move.from_number, move.to_number)
+        if any(one is not None and one not in numbers for one in ends):
+            problems.add(where, f"a move of the label {move.label!r} names no version")
 
 
 def _read_versions(
@@ -262,14 +281,19 @@ def _read_tasks(item: VersionItem, value: JsonValue, files: Mapping[str, bytes])
     """
     facts = item.facts.tasks
     listed = value.get("tasks") if isinstance(value, dict) else None
-    if facts is None or not isinstance(listed, list):
+    if facts is None or not isinstance(value, dict) or not isinstance(listed, list):
         raise InvalidContent("it lists no tasks.")
+    _check_bindings(value.get("bindings"))
     visible = _task_file(files, facts.file)
     sealed = _task_file(files, facts.sealed_file) if facts.sealed_file else {}
+    seen: set[str] = set()
     for ordinal, entry in enumerate(listed):
         if not isinstance(entry, dict):
             raise InvalidContent(f"entry {ordinal} of its tasks is no object.")
         row = _task_row(ordinal, entry)
+        if row["task_id"] in seen:
+            raise InvalidContent(f"the task {short(row['task_id'], 80)!r} is listed twice.")
+        seen.add(row["task_id"])
         is_sealed = row["split"] == "sealed"
         source = sealed if is_sealed else visible
         content = source.pop(row["task_id"], None)
@@ -284,6 +308,13 @@ def _read_tasks(item: VersionItem, value: JsonValue, files: Mapping[str, bytes])
         extra = next(iter({**visible, **sealed}))
         raise InvalidContent(f"the task {short(extra, 80)!r} is in a file and not in its list.")
     _check_counts(item, facts)
+
+
+def _check_bindings(bindings: JsonValue) -> None:
+    """Test bindings by tool server: each a name, or the binding itself."""
+    each = bindings.values() if isinstance(bindings, dict) else None
+    if each is None or not all(isinstance(one, str | dict) for one in each):
+        raise InvalidContent("its bindings are no object of names and bindings by tool server.")
 
 
 def _check_counts(item: VersionItem, facts: TaskFacts) -> None:
