@@ -52,15 +52,32 @@ class OutsideCopy:
         """Whether there is a copy."""
         return self.path.exists()
 
-    def read(self) -> Iterator[Checkpoint]:
+    def size(self) -> int:
+        """How many bytes it has now; none when there is no file.
+
+        Raises:
+            StoreError: It cannot be read.
+        """
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise self._trouble("read", error) from error
+
+    def read(self, size: int | None = None) -> Iterator[Checkpoint]:
         """Its checkpoints from the first on; none when there is no file.
+
+        Args:
+            size: Bytes to read at most; a line that is longer than what is left of them counts as
+                not written yet.
 
         Raises:
             StoreError: It cannot be read.
         """
         try:
             with self.path.open("rb") as stream:
-                yield from parse_lines(stream)
+                yield from parse_lines(stream if size is None else _within(stream, size))
         except FileNotFoundError:
             return
         except OSError as error:
@@ -131,6 +148,15 @@ class OutsideCopy:
             remedy="See to the disk and the rights of this folder, or name another with "
             "INSTAR_AUDIT__DIR.",
         )
+
+
+def _within(stream: BinaryIO, size: int) -> Iterator[bytes]:
+    """The lines that lie whole within the first bytes of a file."""
+    for line in stream:
+        size -= len(line)
+        if size < 0:
+            return
+        yield line
 
 
 def _is_torn(handle: int) -> bool:

@@ -105,11 +105,11 @@ class Evidence(Frozen):
         return trusted_keys(self.folder, anchors)
 
     def copies(self, project_id: str) -> list[Copy]:
-        """The copies of a project's checkpoints."""
+        """The copies of a project's checkpoints, as they are now, however much is added later."""
         found: list[Copy] = []
         if self.folder is not None:
             copy = OutsideCopy(self.folder, project_id)
-            found.append(Copy("the outside copy", copy.read(), whole=True))
+            found.append(Copy("the outside copy", copy.read(copy.size()), whole=True))
         if self.given:
             found.append(Copy("the given copy", iter(self.given), whole=False))
         return found
@@ -126,6 +126,9 @@ async def verify_project(db: Database, project_id: str, evidence: Evidence) -> A
     Raises:
         StoreError: The database is away, or a copy cannot be read.
     """
+    # Before the snapshot: a checkpoint goes to the database first, so whatever the copy has now the
+    # snapshot has too, and one that is sealed meanwhile does not look like one that was lost.
+    copies = evidence.copies(project_id)
     async with db.snapshot(project_id) as session:
         heads = await read_heads(session, project_id)
         walk = await walk_chain(session, project_id, heads)
@@ -134,7 +137,7 @@ async def verify_project(db: Database, project_id: str, evidence: Evidence) -> A
             project_id,
             await read_installation(session),
             evidence.keys(),
-            evidence.copies(project_id),
+            copies,
         )
         await fold.run()
         unsealed = await fold.check_unsealed(heads)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from instar.audit import writer
+from instar.audit import verify, writer
+from instar.audit.chain import walk_chain
 from instar.audit.keys import (
     audit_dir,
     ensure_signing_key,
@@ -210,3 +211,27 @@ def test_rows_that_nobody_seals_are_noted(trail: Trail) -> None:
     trail.compute_anew(stream)
     report = trail.verify()
     assert report.ok and "not sealed since" in report.notes[0]
+
+
+def test_a_checkpoint_that_is_written_while_the_trail_is_verified_is_no_loss(
+    trail: Trail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trail.write(2)
+    evidence = Evidence.of(trail.settings)
+    project = trail.database.project_id
+
+    async def work(db: Database) -> verify.AuditReport:
+        async def walk_and_seal(*arguments: Any) -> Any:
+            # The verifier has its snapshot by now, and has not come to the checkpoints yet.
+            found = await walk_chain(*arguments)
+            assert len(await Sealer.open(db, trail.settings).seal_project(project)) == 1
+            return found
+
+        monkeypatch.setattr(verify, "walk_chain", walk_and_seal)
+        return await verify.verify_project(db, project, evidence)
+
+    report = trail.database.run(work)
+    assert report.ok, report
+    assert (report.checkpoints, report.outside, report.unsealed) == (2, 2, 2)
+    monkeypatch.undo()
+    assert trail.verify().checkpoints == 3
