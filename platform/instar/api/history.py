@@ -17,6 +17,7 @@ from instar.api.schemas_history import (
     RestoreRunIn,
     VersionFact,
 )
+from instar.api.screening import screen
 from instar.registry.behaviour import BehaviourDiff, compare_behaviour
 from instar.registry.merge import Conflict, Prefer
 from instar.registry.merging import MergeReport, MergeWish, draft_of, merge_versions
@@ -79,13 +80,18 @@ async def behaviour_of(
 async def merge_in(
     session: AsyncSession, ref: ArtifactRef, wish: MergeIn, caller: Caller
 ) -> MergeReport:
-    """Merges two versions, or shows the proposal."""
+    """Merges two versions, or shows the proposal.
+
+    Raises:
+        PermissionDenied: If the written content takes an admin.
+    """
+    written = "content" in wish.model_fields_set
     wanted = MergeWish(
         ours=wish.ours,
         theirs=wish.theirs,
         other=wish.other,
-        content=wish.content,
-        written="content" in wish.model_fields_set,
+        content=screen(caller, ref.kind, wish.content) if written else None,
+        written=written,
         prefer=wish.prefer,
         reason=wish.reason,
         dry_run=wish.dry_run,
@@ -100,12 +106,13 @@ async def resolve_in(
 
     Raises:
         ConflictError: If the preferred side does not make a valid content.
+        PermissionDenied: If the written content takes an admin.
     """
     by = caller.author
     if wish.dismiss:
         await dismiss_conflict(session, ref, conflict_id, by)
     elif wish.prefer == "none":
-        draft = draft_of(ref, wish.content, by, wish.reason)
+        draft = draft_of(ref, screen(caller, ref.kind, wish.content), by, wish.reason)
         await resolve_conflict(session, ref, conflict_id, draft)
     else:
         row = await conflict_of(session, ref, conflict_id)

@@ -295,3 +295,19 @@ def test_what_says_what_runs_here_takes_an_admin(api: Any) -> None:
     assert "secret question" not in copied.text
     assert admin.get("/v1/task-sets/more").json()["counts"]["sealed"] == 1
     assert api.database.query("select count(*) from instar.sealed_task") == [(2,)]
+
+
+def test_a_merge_that_somebody_wrote_brings_no_commands_either(api: Any) -> None:
+    operator, admin = api.client("operator"), api.client("admin")
+    path = "/v1/artifacts/environment/w"
+    for binding in ("copy", "other"):
+        content = {"servers": {"desk": {"binding": binding}}}
+        operator.post(f"{path}/versions", json={"content": content}).raise_for_status()
+    world = {"servers": {"desk": {"binding": {"command": "true"}}}}
+    wish = {"ours": "1", "theirs": "2", "content": world, "dry_run": False}
+    assert operator.post(f"{path}/merge", json=wish).status_code == 403
+    assert operator.get(path).json()["last_version"] == 2
+    # What it does not bring is merged as before, and an admin may bring it.
+    named = {**wish, "content": {"servers": {"desk": {"binding": "third"}}}}
+    assert operator.post(f"{path}/merge", json=named).json()["version"] == 3
+    assert admin.post(f"{path}/merge", json=wish).json()["version"] == 4
