@@ -80,6 +80,12 @@ def resolve_endpoint(name: str, settings: Settings) -> Endpoint:
     provider, slash, model = name.partition("/")
     if not slash or not model or not _NAME.fullmatch(name):
         raise _unknown(name)
+    if "//" in name:
+        # Some providers' clients take an address for a model, and would send it the key.
+        raise UserError(
+            f"{name!r} holds an address where a model's name belongs.",
+            remedy="Name the model, and give the address in INSTAR_MODELS__API_BASE.",
+        )
     if provider == "local":
         if model not in (CHAT_MODEL, EMBEDDING_MODEL):
             raise UserError(

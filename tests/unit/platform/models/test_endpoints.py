@@ -85,3 +85,13 @@ def test_embedder_by_name() -> None:
     settings.models.embedder = "openai/text-embedding-3-small"
     with pytest.raises(UserError, match="local/all-minilm-l6-v2"):
         open_embedder(settings)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["huggingface/https://elsewhere.example/x", "huggingface/http://10.0.0.1/x", "openai//x"],
+)
+def test_a16_no_address_passes_for_a_models_name(name: str) -> None:
+    # litellm's client of that provider would send its key there.
+    with pytest.raises(UserError, match="holds an address where a model's name belongs"):
+        resolve_endpoint(name, Settings())
