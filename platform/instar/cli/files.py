@@ -32,12 +32,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         UserError: It cannot be read, or is something else; names line and column.
     """
-    try:
-        found = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{str(path)!r} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}."
-        ) from error
+    found = _parsed(path)
     if not isinstance(found, dict):
         raise UserError(f"{str(path)!r} holds a {type(found).__name__}; an object is needed.")
     return found
@@ -59,14 +54,15 @@ def read_content_file(kind: str, file: Path) -> Any:
         from instar_skills.disk import read_folder
 
         return open_kind(kind).read_files(read_folder(file))
-    text = read_text(file)
-    if file.suffix != ".json":
-        return text
+    return _parsed(file) if file.suffix == ".json" else read_text(file)
+
+
+def _parsed(path: Path) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise UserError(
-            f"{str(file)!r} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}."
+            f"{str(path)!r} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}."
         ) from error
     except RecursionError as error:
-        raise UserError(f"{str(file)!r} is nested too deeply to be read.") from error
+        raise UserError(f"{str(path)!r} is nested too deeply to be read.") from error

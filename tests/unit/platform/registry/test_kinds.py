@@ -115,6 +115,23 @@ def test_what_is_no_content_is_refused_in_words(kind: str, content: Any, words: 
         check_content(open_kind(kind), content)
 
 
+def test_s103_what_is_superseded_is_closed_and_kept_and_its_successor_holds() -> None:
+    kind = open_kind("memory_bank")
+    content: Any = check_content(kind, kind.examples()[1])
+    old, new = content["entries"]
+    assert old["closed_at"] and old["superseded_by"] == new["id"] and not new["closed_at"]
+    # Both are kept; by the successor alone the bank is found, and the files hold both.
+    found = kind.search_text(content)
+    assert new["text"] in found and old["text"] not in found
+    assert b"French" in kind.files(content)["entries.jsonl"]
+    open_ended = {**old, "closed_at": ""}
+    with pytest.raises(InvalidContent, match="superseded but has no closed_at"):
+        kind.check({"entries": [open_ended, new]})
+    lost: Any = {"entries": [old]}
+    with pytest.raises(InvalidContent, match="no other entry of this bank"):
+        kind.check(lost)
+
+
 def test_sealed_tasks_go_in_and_do_not_come_out() -> None:
     kind = open_kind("task_set")
     content = check_content(kind, kind.examples()[0])
