@@ -173,7 +173,7 @@ class VersionRow(Base):
     origin: Mapped[str] = mapped_column(server_default=text("'save'"), default="save")
     # The person's version that a learned one (overlay, rebase) lies on; NULL for a base itself.
     base_id: Mapped[Maybe] = mapped_column(ForeignKey(f"{SCHEMA}.version.id"))
-    # The evolution run that made it, whoever's name it carries.
+    # The evolution run that made it, whatever author it names.
     run_id: Mapped[Maybe]
     created_at: Mapped[CreatedAt]
     deleted_at: Mapped[Moment]

@@ -195,7 +195,7 @@ class AuditHeadRow(Base):
 
 
 class AuditSealedRow(Base):
-    """Up to which row a stream is in a signed checkpoint; written by ``instar.seal_audit`` alone."""
+    """Up to which row a stream is in a signed checkpoint; ``instar.seal_audit`` alone writes it."""
 
     __tablename__ = "audit_sealed"
     project_id: Mapped[str] = mapped_column(ForeignKey(f"{SCHEMA}.project.id"), primary_key=True)
