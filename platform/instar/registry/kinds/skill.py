@@ -13,11 +13,10 @@ from instar_skills.content import (
     document_of,
     encode_files,
     main_path,
-    script_hashes,
 )
 from instar_skills.document import SkillDocument
 
-__all__ = ["Skill", "check_strictly", "scripts_of"]
+__all__ = ["Skill"]
 
 _LISTED_BUDGET, _BODY_BUDGET = 256, 5_000
 
@@ -89,25 +88,6 @@ class Skill(BaseKind):
     def read_files(self, files: Mapping[str, bytes]) -> JsonValue:
         """The skill that a folder is."""
         return self.check({"files": encode_files(files)})
-
-
-def check_strictly(name: str, content: JsonValue) -> None:
-    """Refuses a skill that a strict reader of the format would refuse.
-
-    Raises:
-        InvalidContent: Lists every objection.
-    """
-    problems = Skill().problems(name, content)
-    if problems:
-        raise InvalidContent(
-            f"the skill {name!r} is not in the strict format: {'; '.join(problems)}.",
-            remedy="Correct them, or read it leniently.",
-        )
-
-
-def scripts_of(content: JsonValue) -> dict[str, str]:
-    """Path → sha256 of each file of the skill that could be run."""
-    return script_hashes(_files_of(content))
 
 
 def _document(content: JsonValue, *, folder: str = "") -> SkillDocument:

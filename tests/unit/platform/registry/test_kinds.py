@@ -12,11 +12,11 @@ from instar.registry.kinds import list_kinds, open_kind
 from instar.registry.kinds.agent import agent_content, candidate_of
 from instar.registry.kinds.lessons import render_lessons
 from instar.registry.kinds.prompt import fill_prompt
-from instar.registry.kinds.skill import check_strictly, scripts_of
 from instar_core.base import content_hash
 from instar_core.candidates import ARTIFACT_KINDS, Lesson, Lessons
 from instar_core.errors import InvalidContent, UserError
 from instar_core.kinds import check_content
+from instar_skills.check import check_skill
 
 STEP = {"id": "a", "role": "r"}
 WORK = {"roles": {"r": {"model": "m"}}, "steps": [STEP]}
@@ -217,7 +217,7 @@ def test_s127_an_odd_skill_is_kept_byte_for_byte_and_its_faults_listed(
     assert kind.files(content) == {"SKILL.md": text.encode()}
     assert any(words in one for one in kind.problems("sort", content)), kind.problems("x", content)
     with pytest.raises(InvalidContent, match="not in the strict format"):
-        check_strictly("sort", content)
+        check_skill(kind.files(content), folder="sort", strict=True)
 
 
 def test_s128_line_ends_of_other_systems_are_read_and_kept() -> None:
@@ -227,7 +227,7 @@ def test_s128_line_ends_of_other_systems_are_read_and_kept() -> None:
     assert kind.problems("sort", content) == ()
     assert kind.files(content)["SKILL.md"] == text.encode()
     assert kind.listing("sort", "", content) == "sort: Sorts."
-    check_strictly("sort", content)
+    assert check_skill(kind.files(content), folder="sort", strict=True).strict
 
 
 @pytest.mark.parametrize(
@@ -247,8 +247,8 @@ def test_scripts_are_named_with_their_hashes() -> None:
         "run": "#!/bin/sh\n",
         "x.md": "#!",
     }
-    content = open_kind("skill").check({"files": files})
-    found = scripts_of(content)
+    kind = open_kind("skill")
+    found = check_skill(kind.files(kind.check({"files": files}))).scripts
     assert found["scripts/a.py"] == content_hash(b"print()")
     assert sorted(found) == ["run", "scripts/a.py", "x.md"]
 
