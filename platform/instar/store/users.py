@@ -340,4 +340,6 @@ async def disable_user(session: AsyncSession, project_id: str, user_id: str, by:
             "disabling this person would leave a project without an administrator.",
             remedy="Make another admin there first.",
         )
+    if state != "done":
+        raise NotFoundError(f"there is no user {user_id!r} in this project.")
     await append_audit(session, project_id, AuditEntry(action="user.disable", subject=user_id), by)

@@ -268,6 +268,32 @@ def test_people_are_seen_where_they_work_and_their_sessions_nowhere_else(
     database.run(work)
 
 
+def test_a33_nobody_is_shut_out_or_given_a_password_from_another_project(
+    database: MigratedDatabase,
+) -> None:
+    async def work(db: Database) -> None:
+        other = await create_project(db, "other")
+        async with db.transaction(other) as session:
+            new = NewUser("b@x.org", password_hash="before")
+            bea = (await add_user(session, other, new, "viewer", SYSTEM)).id
+        values = {"user": bea}
+        for statement, refused in (
+            ("select instar.set_password(cast(:user as uuid), 'after')", False),
+            ("select instar.disable_user(cast(:user as uuid))", "unknown"),
+        ):
+            async with db.transaction(database.project_id) as session:
+                assert await session.scalar(text(statement), values) == refused
+            async with db.system() as session:
+                assert await find_login(session, "b@x.org") == (bea, "before")
+        async with db.transaction(other) as session:
+            set_it = text("select instar.set_password(cast(:user as uuid), 'after')")
+            assert await session.scalar(set_it, values) is True
+            disable = text("select instar.disable_user(cast(:user as uuid))")
+            assert await session.scalar(disable, values) == "done"
+
+    database.run(work)
+
+
 @pytest.mark.parametrize(
     "statement",
     [

@@ -210,12 +210,16 @@ as $$
   select count(*) from ended
 $$;
 
--- Sets a password and ends every session that the former one opened.
+-- Sets the password of a person of the caller's project and ends every session that the former one
+-- opened.
 create function instar.set_password(p_user uuid, p_password_hash text) returns boolean
 language plpgsql security definer set search_path = instar, pg_temp
 as $$
 begin
-  update "user" set password_hash = p_password_hash where id = p_user and disabled_at is null;
+  update "user" u set password_hash = p_password_hash
+  where u.id = p_user and u.disabled_at is null and exists (
+    select from role_binding b
+    where b.user_id = u.id and b.project_id = instar.current_project());
   if not found then
     return false;
   end if;
@@ -245,13 +249,20 @@ create function instar.keeps_admin(p_without uuid) returns boolean
 language sql security definer set search_path = instar, pg_temp
 as $$ select instar.admin_left(instar.current_project(), p_without) $$;
 
--- 'done', 'unknown', or 'last_admin' where a project would be left without anybody in charge.
+-- 'done', 'unknown' (nobody with a role in the caller's project), or 'last_admin' where a project would
+-- be left without anybody in charge.
 create function instar.disable_user(p_user uuid) returns text
 language plpgsql security definer set search_path = instar, pg_temp
 as $$
 declare
   led uuid;
 begin
+  if not exists (
+    select from role_binding b
+    where b.user_id = p_user and b.project_id = instar.current_project())
+  then
+    return 'unknown';
+  end if;
   for led in
     select b.project_id from role_binding b join project p on p.id = b.project_id
     where b.user_id = p_user and b.role = 'admin' and p.deleted_at is null order by 1
@@ -261,9 +272,6 @@ begin
     end if;
   end loop;
   update "user" set disabled_at = coalesce(disabled_at, clock_timestamp()) where id = p_user;
-  if not found then
-    return 'unknown';
-  end if;
   perform instar.end_user_sessions(p_user);
   return 'done';
 end $$;
