@@ -16,7 +16,7 @@ __all__ = ["keys", "projects", "users"]
 
 users = typer.Typer(help="People of the project, and their roles.", no_args_is_help=True)
 keys = typer.Typer(help="API keys: shown once, narrowed, ended.", no_args_is_help=True)
-projects = typer.Typer(help="Projects.", no_args_is_help=True)
+projects = typer.Typer(help="Projects: create, list, promotion rule.", no_args_is_help=True)
 
 _Email = Annotated[str, typer.Argument(help="The person's e-mail address.")]
 _Role = Annotated[str, typer.Option(help="viewer, operator, approver or admin.")]
@@ -186,3 +186,18 @@ def list_projects(json: Json = False) -> None:
     """List the projects in which this credential may work."""
     rows = Client().get(path_of("projects"))
     emit(rows, json, table(rows, ("name", "role", "id")))
+
+
+@projects.command()
+def promotion(
+    rule: Annotated[str, typer.Argument(help="ask or auto; shown when left out.")] = "",
+    json: Json = False,
+) -> None:
+    """Show or set who promotes a real gain: a person (ask), or the night itself (auto)."""
+    client, path = Client(), path_of("project")
+    if rule:
+        found = client.put(path, {"promotion": rule}, match=client.etag(path))
+    else:
+        found = client.get(path)
+    who = "a person decides" if found["promotion"] == "ask" else "an accepted gain is promoted"
+    emit(found, json, f"{found['name']}: {found['promotion']} ({who})")

@@ -12,7 +12,9 @@ from instar_core.errors import UserError
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Evolve an agent: quote, start, status, cancel.", no_args_is_help=True)
+app = typer.Typer(
+    help="Evolve an agent: quote, start, status, cancel, decide, undo.", no_args_is_help=True
+)
 
 _Agent = Annotated[str, typer.Argument(help="Name of the agent.")]
 _TaskSet = Annotated[str, typer.Option("--tasks", help="Name of the task set.")]

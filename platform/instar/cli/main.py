@@ -18,6 +18,7 @@ from instar.cli import (
     db,
     evolve,
     history,
+    mcp,
     models,
     secrets,
     service,
@@ -48,6 +49,7 @@ transfer.register(artifacts.app, tasks.app)
 history.register(artifacts.app, evolve.app)
 app.add_typer(artifacts.app, name="artifact")
 app.add_typer(audit.app, name="audit")
+app.add_typer(mcp.app, name="mcp")
 app.add_typer(models.app, name="model")
 app.add_typer(secrets.app, name="secret")
 app.add_typer(access.users, name="user")

@@ -13,7 +13,7 @@ from instar.cli.output import Json, emit, in_words, table
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Task sets: import, list.", no_args_is_help=True)
+app = typer.Typer(help="Task sets: import, list, export.", no_args_is_help=True)
 
 
 @app.command(name="import")

@@ -280,3 +280,43 @@ def test_tables_align_and_say_when_they_are_empty() -> None:
     assert table([], ("a",)) == "(none)"
     rows: list[dict[str, Any]] = [{"a_b": 1.23456, "c": None}, {"a_b": "long word", "c": 2}]
     assert table(rows, ("a_b", "c")) == "a b        c\n1.235      -\nlong word  2"
+
+
+def test_a_tool_server_is_registered_from_a_file(service: Service, tmp_path: Path) -> None:
+    file = tmp_path / "desk.json"
+    file.write_text('{"command": "desk", "env": {"API_KEY": "${secret:desk.API_KEY}"}}')
+    shown = {
+        "name": "desk",
+        "kind": "mcp_stdio",
+        "command": "desk",
+        "args": ["--quiet"],
+        "functions": [],
+        "secret_ids": ["s1"],
+        "test_bindings": [],
+        "effect_free": False,
+    }
+    moved = [{"place": "env TOKEN", "name": "desk.TOKEN", "id": "s2"}]
+    saved = {**shown, "moved": moved, "notices": []}
+    service.answers["PUT /v1/mcp-servers/desk"] = (200, saved)
+    done = instar(service, "mcp", "set", "desk", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "env TOKEN looks like a secret and is kept as desk.TOKEN now" in done.stderr
+    assert service.asked[-1][2] == {
+        "name": "desk",
+        "command": "desk",
+        "env": {"API_KEY": "${secret:desk.API_KEY}"},
+    }
+    service.answers["GET /v1/mcp-servers"] = (200, [shown])
+    row = instar(service, "mcp", "list").stdout.splitlines()[1]
+    assert row.split() == ["desk", "mcp_stdio", "desk", "--quiet", "1", "-", "no"]
+
+
+def test_the_rule_for_promotions_is_shown_and_set(service: Service) -> None:
+    service.answers["GET /v1/project"] = (200, {"id": "p", "name": "here", "promotion": "auto"})
+    service.answers["PUT /v1/project"] = (200, {"id": "p", "name": "here", "promotion": "ask"})
+    shown = instar(service, "project", "promotion").stdout
+    assert shown == "here: auto (an accepted gain is promoted)\n"
+    assert len(service.asked) == 1
+    done = instar(service, "project", "promotion", "ask")
+    assert done.stdout == "here: ask (a person decides)\n", done.stderr
+    assert service.asked[-1][2] == {"promotion": "ask"}
