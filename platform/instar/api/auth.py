@@ -20,6 +20,7 @@ from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBea
 from instar.api.hosts import host_name, is_loopback, same_origin
 from instar.api.problems import ProblemError, Unauthenticated
 from instar.api.service import Service
+from instar.redaction import scope_redaction
 from instar.store.audit import Author
 from instar.store.projects import resolve_api_key
 from instar.store.session import Database
@@ -39,6 +40,7 @@ __all__ = [
     "SignedIn",
     "Viewer",
     "authenticate",
+    "caller_of_session",
     "cookie_name",
     "csrf_token",
     "on_loopback",
@@ -152,6 +154,7 @@ async def authenticate(request: Request) -> Caller:
         caller = await _by_key(request, header)
     else:
         caller = await _by_session(request)
+    scope_redaction(caller.project_id)
     request.state.caller = caller
     return caller
 
@@ -203,12 +206,22 @@ async def _by_session(request: Request) -> Caller:
         raise Unauthenticated
     service = service_of(request)
     await service.require_ready()
+    caller = await caller_of_session(service, secret)
+    if request.method not in _SAFE:
+        _check_csrf(request, secret)
+    return caller
+
+
+async def caller_of_session(service: Service, secret: str) -> Caller:
+    """Who holds a session now, with the role that the person has in its project.
+
+    Raises:
+        Unauthenticated: If nobody does (any more).
+    """
     async with service.db.system() as session:
         held = await find_session(session, secret, service.settings.auth.session_idle_s)
     if held is None:
         raise Unauthenticated
-    if request.method not in _SAFE:
-        _check_csrf(request, secret)
     signed_in = SignedIn(
         held.user_id, held.email, held.name, held.session_id, secret, held.expires_at
     )

@@ -7,8 +7,15 @@ from datetime import UTC, datetime
 
 from fastapi import Request, Response
 
-from instar.api.auth import Caller, SignedIn, cookie_name, csrf_token, on_loopback
-from instar.api.problems import ProblemError, TooManyAttempts, Unauthenticated
+from instar.api.auth import (
+    Caller,
+    SignedIn,
+    caller_of_session,
+    cookie_name,
+    csrf_token,
+    on_loopback,
+)
+from instar.api.problems import ProblemError, TooManyAttempts
 from instar.api.schemas_access import LoginIn, PasswordIn, ProjectEntry, SessionOut
 from instar.api.service import Service
 from instar.store.passwords import check_password, hash_password, verify_password
@@ -18,7 +25,6 @@ from instar.store.sessions import (
     UserProject,
     end_session,
     end_user_sessions,
-    find_session,
     list_user_projects,
     open_session,
     switch_session,
@@ -180,22 +186,7 @@ async def signed_in_out(service: Service, held: OpenedSession | SignedIn | None)
         Unauthenticated: If it ended meanwhile.
     """
     assert held is not None, "only people have sessions"
-    async with service.db.system() as session:
-        found = await find_session(session, held.secret, service.settings.auth.session_idle_s)
-    if found is None:
-        raise Unauthenticated
-    signed_in = SignedIn(
-        found.user_id, found.email, found.name, found.session_id, held.secret, found.expires_at
-    )
-    caller = Caller(
-        found.project_id,
-        "",
-        found.role,
-        service,
-        instance=found.instance,
-        session=signed_in,
-    )
-    return await session_out(caller)
+    return await session_out(await caller_of_session(service, held.secret))
 
 
 def _person(caller: Caller) -> SignedIn:
