@@ -404,11 +404,20 @@ def test_a_changed_secret_reaches_the_next_run(
 
 
 def test_a_task_set_brings_no_secret_along(api: Any, keyring: KeySource) -> None:
-    header = {
-        "instar": "task-set",
-        "bindings": {"leaky": {"command": sys.executable, "env": {"API_KEY": CANARY}}},
-    }
-    task = {"id": "1", "input": "x", "split": "train", "verifier": {"kind": "exact", "value": "x"}}
-    text = json.dumps(header) + "\n" + json.dumps(task)
-    answer = api.client().post("/v1/task-sets", json={"name": "t", "jsonl": text})
-    assert answer.status_code in (400, 422) and CANARY not in answer.text
+    def body(env: dict[str, str]) -> dict[str, Any]:
+        binding = {"command": sys.executable, "env": env}
+        lines: list[dict[str, Any]] = [{"task_set": {"bindings": {"leaky": binding}}}]
+        for number, split in enumerate(("train", "validation", "sealed")):
+            verifier = {"name": "exact", "config": {"answer": "x"}}
+            task = {"id": f"t{number}", "input": f"{number}", "group": f"g{number}"}
+            lines.append({**task, "split": split, "verifier": verifier})
+        return {"name": "t", "jsonl": "\n".join(map(json.dumps, lines))}
+
+    client = api.client()
+    refused = client.post("/v1/task-sets", json=body({"API_KEY": CANARY}))
+    assert refused.status_code == 400, refused.text
+    assert "looks like a secret" in refused.json()["detail"] and "API_KEY" in refused.text
+    assert CANARY not in refused.text
+    assert client.get("/v1/task-sets/t").status_code == 404
+    # The same set without the value is taken, so it was the value that was refused.
+    assert client.post("/v1/task-sets", json=body({"MODE": "quiet"})).status_code == 201
