@@ -67,6 +67,7 @@ _LATEST = _statement(
     "join instar.version v on v.artifact_id = a.id" + _WHERE + " order by v.number desc limit 1"
 )
 _LARGEST = 2**31 - 1
+_DIGITS = len(str(_LARGEST))
 _KNOWN_NAMES = 5_000
 
 
@@ -101,7 +102,7 @@ async def resolve(session: AsyncSession, ref: ArtifactRef, at: str | int = "late
     statement = _BY_LABEL
     if isinstance(at, int) or at.isdecimal():
         # A number that no column could hold is no version either.
-        statement, values["at"] = _BY_NUMBER, min(int(at), _LARGEST)
+        statement, values["at"] = _BY_NUMBER, _number(at)
     elif at in ("", "latest"):
         statement = _LATEST
     else:
@@ -167,7 +168,7 @@ async def _missing(session: AsyncSession, ref: ArtifactRef, at: str | int) -> No
         newest = await session.scalar(live.order_by(VersionRow.number.desc()).limit(1))
         there = "It has none now." if newest is None else f"Its newest version is {newest}."
         if isinstance(at, int) or at.isdecimal():
-            wanted = min(int(at), _LARGEST)
+            wanted = _number(at)
             below = live.where(VersionRow.number < wanted).order_by(VersionRow.number.desc())
             above = live.where(VersionRow.number > wanted).order_by(VersionRow.number)
             near = [await session.scalar(side.limit(1)) for side in (below, above)]
@@ -179,6 +180,14 @@ async def _missing(session: AsyncSession, ref: ArtifactRef, at: str | int) -> No
             remedy=there,
         )
     return await no_such_label(session, ref, artifact.id, at)
+
+
+def _number(at: str | int) -> int:
+    """A version number; one with more digits than any has is read no further (Python refuses)."""
+    digits = at.lstrip("0") or "0" if isinstance(at, str) else at
+    if isinstance(digits, str) and len(digits) > _DIGITS:
+        return _LARGEST
+    return min(int(digits), _LARGEST)
 
 
 async def no_such_label(

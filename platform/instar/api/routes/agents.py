@@ -22,6 +22,7 @@ from instar.runtime.service import AgentCall
 from instar.store.agents import AGENT
 from instar.store.artifacts import ArtifactRef, list_artifacts, list_versions, read_artifact
 from instar.store.runs import list_runs, read_run
+from instar_core.base import short
 from instar_core.errors import UserError
 from instar_core.messages import Message
 
@@ -108,6 +109,7 @@ def number_of(after: str | None) -> int | None:
         return None
     if not after.isdecimal() or len(after) > 9:
         raise UserError(
-            f"after is {after!r}, which no page gave.", remedy="Use the ``next`` of a page."
+            f"after is {short(after, 80)!r}, which no page gave.",
+            remedy="Use the ``next`` of a page.",
         )
     return int(after)

@@ -17,6 +17,7 @@ from instar.registry.diffs import Diff
 from instar.registry.verbs import archive, diff, list_versions_of
 from instar.store.artifacts import ArtifactRef
 from instar.store.overlays import open_conflicts
+from instar_core.base import short
 from instar_core.errors import UserError
 
 router = APIRouter(
@@ -57,12 +58,11 @@ async def read_artifact_version(  # noqa: PLR0913 - the path's parts and both si
 @router.delete("/{kind}/{name:path}/versions/{version}", status_code=204)
 async def archive_artifact_version(kind: str, name: str, version: str, caller: Approver) -> None:
     """Archives one version by number; refused where a label or something else depends on it."""
-    number = number_of(version)
-    if number is None:
-        raise UserError(f"{version!r} is no version number.", remedy="Name one version.")
+    if not version.isdecimal() or len(version) > 9:
+        raise UserError(f"{short(version, 80)!r} is no version number.", remedy="Name one version.")
     ref = ArtifactRef(caller.project_id, kind, name)
     async with caller.db.transaction(caller.project_id) as session:
-        await archive(session, ref, number, caller.author)
+        await archive(session, ref, int(version), caller.author)
 
 
 @router.get("/{kind}/{name:path}/versions")
