@@ -182,7 +182,15 @@ async def copy_task_set(
     """
     manifest = await read_content(session, source)
     content, media_type = encode_content(manifest)
-    filled = replace(draft, content=content, media_type=media_type, parents=[source.id])
+    filled = replace(
+        draft,
+        content=content,
+        media_type=media_type,
+        parents=[source.id],
+        # Found by what can be seen of it: the manifest has the ids of sealed tasks.
+        search_text="\n".join(task.input for task in await read_open(session, source.id)),
+        max_bytes=draft.max_bytes or _MAX_MANIFEST_BYTES,
+    )
     row = await create_version(session, to, filled)
     await session.execute(_COPY_TASKS, {"source": source.id, "target": row.id})
     return row

@@ -218,3 +218,44 @@ def test_labels_that_cannot_be_are_refused(api: Any, client: Any) -> None:
         assert answer.status_code in (400, 422), answer.text
         assert "cannot be a label" in answer.json()["detail"]
     assert rows(api) == before
+
+
+def test_a_number_with_more_digits_than_any_is_a_version_that_is_not_there(
+    api: Any, client: Any
+) -> None:
+    path, long = "/v1/artifacts/prompt/greeting", "9" * 5_000
+    for answer in (
+        client.get(f"{path}/versions/{long}"),
+        client.get(f"{path}/versions/{long}/diff/1"),
+        client.post(f"{path}/copy", json={"to": "other", "version": long}),
+    ):
+        assert "The nearest: 2." in problem(answer, 404, "not-found")
+    gone = api.client("admin").delete(f"{path}/versions/{long}")
+    assert "is no version number" in problem(gone, 400, "invalid")
+    assert len(gone.json()["detail"]) < 300
+    assert client.get(f"{path}/versions/{'0' * 5_000}1").json()["number"] == 1
+
+
+def test_a_copied_task_set_is_found_by_what_can_be_seen_of_it(api: Any) -> None:
+    admin = api.client("admin")
+    tasks = [
+        {
+            "id": f"unguessable{split}",
+            "input": f"visible{split}",
+            "split": split,
+            "group": split,
+            "verifier": {"name": "exact", "config": {"answer": "x"}},
+        }
+        for split in ("train", "validation", "sealed")
+    ]
+    body = {"kind": "task_set", "name": "sums", "content": {"tasks": tasks}}
+    assert admin.post("/v1/artifacts", json=body).status_code == 201
+    made = admin.post("/v1/artifacts/task_set/sums/copy", json={"to": "more"})
+    assert made.status_code == 201, made.text
+
+    def found(words: str) -> list[str]:
+        listed = admin.get("/v1/artifacts", params={"q": words}).json()["data"]
+        return [one["name"] for one in listed]
+
+    assert found("visibletrain") == ["more", "sums"]
+    assert found("visiblesealed") == found("unguessablesealed") == []
