@@ -30,12 +30,13 @@ class Contract(Frozen):
     text: str
     entries: tuple[ContractEntry, ...] = ()
     cut: tuple[ContractEntry, ...] = ()
+    unread: int = Field(default=0, description="how many more there are, too many to be read")
     tokens: int = 0
     budget_tokens: int = Field(default=DEFAULT_BUDGET, ge=0)
 
 
 def build_contract(
-    entries: Iterable[ContractEntry], *, budget_tokens: int = DEFAULT_BUDGET
+    entries: Iterable[ContractEntry], *, budget_tokens: int = DEFAULT_BUDGET, unread: int = 0
 ) -> Contract:
     """Lists entries under a heading for each kind, in the order in which they are given.
 
@@ -43,6 +44,7 @@ def build_contract(
         entries: What there is. Entries of one kind stay together, in their order.
         budget_tokens: Most tokens (by :func:`estimate_tokens`) of the entries' lines and headings;
             entries that do not fit are left out, later ones first, and named at the end.
+        unread: How many more there are that were not read at all; told at the end too.
 
     Returns:
         The catalogue. Its text is empty where there are no entries: an agent with nothing is shown
@@ -70,11 +72,15 @@ def build_contract(
             kept.append(entry)
     if cut:
         lines.append(_left_out(cut, budget_tokens))
+    if unread:
+        count = "1 more entry is" if unread == 1 else f"{unread:,} more entries are"
+        lines.append(f"({count} not listed, because there are too many; search for them by name)")
     text = "\n".join(lines)
     return Contract(
         text=text,
         entries=tuple(kept),
         cut=tuple(cut),
+        unread=unread,
         tokens=estimate_tokens(text),
         budget_tokens=budget_tokens,
     )

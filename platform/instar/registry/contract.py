@@ -10,7 +10,7 @@ from instar.registry.kinds import open_kind
 from instar.registry.verbs import known_kind, resolve_known
 from instar.store.agents import AGENT, list_component_versions, load_candidate_version
 from instar.store.artifacts import ArtifactRef
-from instar.store.catalogue import list_newest
+from instar.store.catalogue import count_newest, list_newest
 from instar.store.task_sets import TASK_SET
 from instar_core.base import JsonValue
 from instar_core.candidates import ARTIFACT_KINDS, Candidate
@@ -52,7 +52,8 @@ async def project_contract(
         )
         for one in newest
     ]
-    return build_contract(entries, budget_tokens=budget_tokens)
+    there = await count_newest(session, project_id, kind)
+    return build_contract(entries, budget_tokens=budget_tokens, unread=max(there - len(entries), 0))
 
 
 async def agent_contract(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, exists, func, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import aliased
 
 from instar.store.contents import decode_content
 from instar.store.saving import ArtifactRef
@@ -15,7 +14,14 @@ from instar.store.tables import ArtifactRow, BlobRow, LabelRow, VersionRow
 from instar.store.words import query_words
 from instar_core.base import JsonValue
 
-__all__ = ["Newest", "count_scope", "labels_of_many", "list_newest", "list_sharing_words"]
+__all__ = [
+    "Newest",
+    "count_newest",
+    "count_scope",
+    "labels_of_many",
+    "list_newest",
+    "list_sharing_words",
+]
 
 _MOST = 1_000
 
@@ -37,6 +43,18 @@ async def list_newest(
         query = query.where(ArtifactRow.kind == kind)
     query = query.order_by(ArtifactRow.kind, ArtifactRow.name).limit(limit)
     return await _read(session, query)
+
+
+async def count_newest(session: AsyncSession, project_id: str, kind: str | None = None) -> int:
+    """How many artifacts (of one kind) have a live version: those that could be listed."""
+    query = select(func.count()).where(
+        ArtifactRow.project_id == project_id,
+        ArtifactRow.deleted_at.is_(None),
+        exists().where(VersionRow.artifact_id == ArtifactRow.id, VersionRow.deleted_at.is_(None)),
+    )
+    if kind is not None:
+        query = query.where(ArtifactRow.kind == kind)
+    return int(await session.scalar(query) or 0)
 
 
 async def list_sharing_words(
@@ -117,25 +135,24 @@ async def count_scope(
 
 def _newest() -> Select[Any, Any, Any, Any]:
     """Live artifacts with the number, media type and content of their newest live version."""
-    other = aliased(VersionRow)
-    newer = (
-        select(other.id)
-        .where(
-            other.artifact_id == VersionRow.artifact_id,
-            other.number > VersionRow.number,
-            other.deleted_at.is_(None),
-        )
-        .exists()
+    # One step down the index of numbers for each artifact, however many versions it has.
+    newest = (
+        select(VersionRow.number, VersionRow.media_type, VersionRow.blob_digest)
+        .where(VersionRow.artifact_id == ArtifactRow.id, VersionRow.deleted_at.is_(None))
+        .order_by(VersionRow.number.desc())
+        .limit(1)
+        .lateral("newest")
     )
     return (
-        select(ArtifactRow, VersionRow.number, VersionRow.media_type, BlobRow.content)
-        .join(VersionRow, VersionRow.artifact_id == ArtifactRow.id)
+        select(ArtifactRow, newest.c.number, newest.c.media_type, BlobRow.content)
+        .select_from(ArtifactRow)
+        .join(newest, true())
         .join(
             BlobRow,
-            (BlobRow.project_id == VersionRow.project_id)
-            & (BlobRow.digest == VersionRow.blob_digest),
+            (BlobRow.project_id == ArtifactRow.project_id)
+            & (BlobRow.digest == newest.c.blob_digest),
         )
-        .where(ArtifactRow.deleted_at.is_(None), VersionRow.deleted_at.is_(None), ~newer)
+        .where(ArtifactRow.deleted_at.is_(None))
         .execution_options(populate_existing=True)
     )
 

@@ -51,6 +51,8 @@ def test_s21_a_catalogue_over_its_budget_says_in_words_what_is_missing() -> None
     assert estimate_tokens(listed) <= 60
     assert "1 entry is not listed" in build_contract(entries[:1], budget_tokens=0).text
     assert build_contract([]).text == ""
+    unread = build_contract(entries[:1], unread=1_200)
+    assert "(1,200 more entries are not listed" in unread.text and unread.unread == 1_200
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.text("xyz", max_size=30))), st.integers(0, 99))
