@@ -43,7 +43,7 @@ def contents(draw: st.DrawFn) -> tuple[str, JsonValue]:
         files = {path: data for path, data in files.items() if path.lower() != "skill.md"}
         files["SKILL.md"] = f"---\nname: x\ndescription: {header}\n---\n{draw(TEXTS)}".encode()
         return kind, {"files": encode_files(files)}
-    texts = draw(st.lists(TEXTS.filter(bool), max_size=4))
+    texts = draw(st.lists(TEXTS.filter(str.strip), max_size=4))
     entries: list[JsonValue] = [{"id": f"e{n}", "text": text} for n, text in enumerate(texts)]
     return kind, {"entries": entries}
 

@@ -199,7 +199,8 @@ async def undo_restore(
     )
     if dry_run:
         return report
-    for one in (*report.artifacts, *report.versions):
+    # What is pinned comes back before what pins it.
+    for one in (*report.artifacts, *reversed(report.versions)):
         if one.state == "archived":
             ref = ArtifactRef(project_id, one.kind, one.name)
             if one.number == 0:

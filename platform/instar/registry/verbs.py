@@ -237,6 +237,7 @@ async def restore(
     """Brings back what was archived, under its old numbers.
 
     Raises:
+        ConflictError: If it pins what is archived still.
         NotFoundError: If there never was such an artifact or version.
     """
     with naming_kinds(ref.kind):

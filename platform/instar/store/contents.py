@@ -85,14 +85,19 @@ def decode_content(content: bytes, media_type: str) -> JsonValue:
     return value
 
 
-def check_value(value: JsonValue, what: str) -> None:
+def check_value(value: JsonValue, what: str, *, around: int = 0) -> None:
     """Refuses a JSON value that nests too deeply or holds a NUL character.
+
+    Args:
+        value: The value.
+        what: What it is, for the message.
+        around: Levels that the service itself put around it, beyond the limit.
 
     Raises:
         InvalidContent: Naming the limit.
     """
     for depth, words in _texts(value):
-        if depth > MAX_DEPTH:
+        if depth > MAX_DEPTH + around:
             raise InvalidContent(
                 f"{what} cannot be stored: it has more than {MAX_DEPTH} objects and arrays inside "
                 "each other.",

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from instar.store.artifacts import ArtifactRef, lock_artifact, read_artifact, touch_artifact
 from instar.store.audit import AuditEntry, Author, append_audit
@@ -36,8 +37,10 @@ from instar_core.errors import (
 
 __all__ = [
     "ANY",
+    "MOVE_ROLES",
     "LabelMove",
     "MoveRole",
+    "check_label",
     "delete_artifact",
     "delete_label",
     "delete_version",
@@ -56,6 +59,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _RESERVED = frozenset({"latest"})
 MoveRole = Literal["operator", "approver", "admin"]
 """The least role that may move a label, in rising order."""
+MOVE_ROLES: tuple[str, ...] = get_args(MoveRole)
 _RANK = {"viewer": 0, "operator": 1, "approver": 2, "admin": 3}
 _MOVED_BY: dict[str, MoveRole] = {"production": "admin"}
 _MAX_CAUSE = 2_000
@@ -100,7 +104,7 @@ async def move_label(
         UserError: If the name cannot be a label's (only digits, ``latest``, odd characters).
         NotFoundError: If there is no such version.
     """
-    _check_name(move.label)
+    check_label(move.label)
     check_words(move.cause, _MAX_CAUSE, "the cause")
     if not move.unlock:
         refuse_jobs(by, "move a label")
@@ -239,11 +243,13 @@ async def restore_version(session: AsyncSession, ref: ArtifactRef, number: int, 
     """Brings a deleted version back, under its old number.
 
     Raises:
+        ConflictError: If it pins a version that is archived.
         NotFoundError: If there never was one.
     """
     refuse_jobs(by, "restore a version")
     artifact = await lock_artifact(session, ref)
     version = await _any_version(session, artifact, number)
+    await _refuse_torn(session, VersionRow.id == version.id, f"version {number} of {ref.name!r}")
     version.deleted_at = None
     await session.flush()
     await touch_artifact(session, artifact.id)
@@ -279,9 +285,15 @@ async def delete_artifact(session: AsyncSession, ref: ArtifactRef, by: Author) -
 
 
 async def restore_artifact(session: AsyncSession, ref: ArtifactRef, by: Author) -> None:
-    """Brings a deleted artifact back, with its versions as they were."""
+    """Brings a deleted artifact back, with its versions as they were.
+
+    Raises:
+        ConflictError: If one of them pins a version that was archived since.
+    """
     refuse_jobs(by, "restore an artifact")
     artifact = await lock_artifact(session, ref, deleted=True)
+    live = (VersionRow.artifact_id == artifact.id) & VersionRow.deleted_at.is_(None)
+    await _refuse_torn(session, live, f"{ref.kind} {ref.name!r}")
     artifact.deleted_at = None
     artifact.revision += 1
     await session.flush()
@@ -305,7 +317,12 @@ def _check_role(ref: ArtifactRef, label: LabelRow, role: str) -> None:
         )
 
 
-def _check_name(label: str) -> None:
+def check_label(label: str) -> None:
+    """Refuses what cannot be a label: only digits, ``latest``, odd characters.
+
+    Raises:
+        UserError: If the name is none.
+    """
     if label.isdecimal():
         raise UserError(
             f"{short(label, 80)!r} cannot be a label: labels of digits alone would be taken for "
@@ -392,6 +409,29 @@ async def _refuse_in_use(
         raise ConflictError(
             f"{what} is in use: a version of {pinned!r} pins it; nothing was deleted.",
             remedy="Delete that version first.",
+        )
+
+
+async def _refuse_torn(session: AsyncSession, which: ColumnElement[bool], what: str) -> None:
+    """Refuses to bring back what pins something archived: it could be neither saved nor copied."""
+    part, owner = aliased(VersionRow), aliased(ArtifactRow)
+    found = (
+        await session.execute(
+            select(owner.kind, owner.name, part.number, owner.deleted_at)
+            .join(part, part.artifact_id == owner.id)
+            .join(VersionPartRow, VersionPartRow.part_id == part.id)
+            .join(VersionRow, VersionRow.id == VersionPartRow.version_id)
+            .where(which, part.deleted_at.is_not(None) | owner.deleted_at.is_not(None))
+            .order_by(owner.kind, owner.name, part.number)
+            .limit(1)
+        )
+    ).first()
+    if found is not None:
+        kind, name, number, gone = found
+        pinned = f"{kind} {name!r}" if gone is not None else f"version {number} of {kind} {name!r}"
+        raise ConflictError(
+            f"{what} pins {pinned}, which is archived; nothing was restored.",
+            remedy="Restore that first.",
         )
 
 

@@ -67,6 +67,9 @@ VERSION_COLUMNS = (
     "run_id",
     "created_at",
 )
+_FACTS_DEPTH = 2
+_FACTS_BYTES = 1_000_000
+"""What an import puts around the evidence of a version: who made it elsewhere, from what."""
 _SAVE = text(
     "select * from instar.save_version(cast(:project as uuid), :kind, :name, :skeleton, "
     "cast(:artifact as uuid), cast(:version as uuid), cast(:audit as uuid), :digest, :content, "
@@ -220,9 +223,13 @@ def _checked(ref: ArtifactRef, draft: Draft, limit: int) -> dict[str, Any]:
     check_words(draft.description or "", MAX_DESCRIPTION, "the description")
     evidence = None
     if draft.evidence is not None:
-        check_value(draft.evidence, "the evidence")
+        around, limit = 0, MAX_EVIDENCE_BYTES
+        if draft.origin == "import":
+            # It lies with the other facts of the place it comes from: what went out comes in.
+            around, limit = _FACTS_DEPTH, limit + _FACTS_BYTES
+        check_value(draft.evidence, "the evidence", around=around)
         evidence = json.dumps(draft.evidence)
-        check_bytes(evidence.encode("ascii"), MAX_EVIDENCE_BYTES, "the evidence")
+        check_bytes(evidence.encode("ascii"), limit, "the evidence")
     run_id = draft.run_id or (author.name if author.kind == "run" and _is_id(author.name) else None)
     return {
         "project": ref.project_id,

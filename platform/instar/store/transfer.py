@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from instar.store.artifacts import ArtifactRef, lock_artifact
 from instar.store.audit import Author
+from instar.store.labels import MOVE_ROLES
 from instar.store.tables import (
     ArtifactRow,
     BlobRow,
@@ -33,10 +34,11 @@ from instar.store.tables import (
     VersionRow,
 )
 from instar_core.base import JsonValue, content_hash
-from instar_core.errors import StoreError
+from instar_core.errors import ConflictError, StoreError
 
 __all__ = [
     "ImportedMove",
+    "PlacedLabel",
     "RegistryRows",
     "archive_imported",
     "fill_sealed",
@@ -72,6 +74,15 @@ class ImportedMove(NamedTuple):
     to_number: int | None
     cause: str
     elsewhere: JsonValue
+
+
+class PlacedLabel(NamedTuple):
+    """Where a label shall be, the least role that may move it, and where the plan saw it."""
+
+    version_id: str
+    number: int
+    role: str
+    was: int | None
 
 
 async def read_registry(session: AsyncSession, project_id: str) -> RegistryRows:
@@ -182,7 +193,7 @@ async def place_labels(
     session: AsyncSession,
     ref: ArtifactRef,
     moves: Sequence[ImportedMove],
-    now: Mapping[str, tuple[str, int, str]],
+    now: Mapping[str, PlacedLabel],
     by: Author,
 ) -> None:
     """Puts labels where they were elsewhere, with the moves that led there.
@@ -191,8 +202,11 @@ async def place_labels(
         session: A project transaction; the artifact is locked until it ends.
         ref: The artifact.
         moves: What happened elsewhere, oldest first; only what is new here.
-        now: Label → version id, number and least role that may move it, for labels that exist.
+        now: Label → where it shall be, for labels that exist.
         by: Who imports.
+
+    Raises:
+        ConflictError: If one of them is not where the plan saw it: a promotion moved it meanwhile.
     """
     artifact = await lock_artifact(session, ref)
     for move in moves:
@@ -210,15 +224,25 @@ async def place_labels(
         session.add(row)
         # One by one: their moments and ids keep the order in which they happened.
         await session.flush()
-    for name, (version_id, number, role) in now.items():
+    for name, placed in now.items():
         label = await session.get(LabelRow, (artifact.id, name), populate_existing=True)
+        if placed.was != (None if label is None else label.number):
+            raise ConflictError(
+                f"the label {name!r} of {ref.kind} {ref.name!r} was moved while this import was "
+                "planned; nothing was imported.",
+                remedy="Import it again.",
+            )
+        role = placed.role
         if label is None:
             label = LabelRow(artifact_id=artifact.id, name=name, project_id=ref.project_id)
             label.epoch = await _moves_of(session, artifact.id, name)
             session.add(label)
         else:
             label.epoch += 1
-        label.version_id, label.number = version_id, number
+            label.moved_at = cast("Any", func.clock_timestamp())
+            # Who may move it was settled here; an import may protect it more, never less.
+            role = max(role, label.move_role, key=MOVE_ROLES.index)
+        label.version_id, label.number = placed.version_id, placed.number
         label.move_role, label.protected = role, role != "operator"
     artifact.revision += 1
     await session.flush()

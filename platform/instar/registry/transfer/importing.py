@@ -20,6 +20,7 @@ from instar.store.contents import lock_stream
 from instar.store.task_sets import TASK_SET
 from instar.store.transfer import (
     ImportedMove,
+    PlacedLabel,
     archive_imported,
     fill_sealed,
     place_labels,
@@ -201,7 +202,12 @@ async def _place_labels(writer: _Writer, plan: ArtifactPlan) -> None:
         for move in plan.moves
     ]
     now = {
-        label.name: (writer.ids[plan.facts.key(label.number)], label.number, label.move_role)
+        label.name: PlacedLabel(
+            writer.ids[plan.facts.key(label.number)],
+            label.number,
+            label.move_role,
+            plan.placed.get(label.name),
+        )
         for label in plan.facts.labels
         if label.name in plan.labels
     }

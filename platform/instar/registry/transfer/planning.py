@@ -31,6 +31,7 @@ class ArtifactPlan:
         items: The versions to add, in the order of numbers.
         moves: The moves of labels that are new here.
         labels: The labels to place where they are in the package.
+        placed: Where the labels are here.
         known: The versions that are here already, by number.
         reason: Why it conflicts.
     """
@@ -41,6 +42,7 @@ class ArtifactPlan:
     items: list[VersionItem] = field(default_factory=list)
     moves: list[LabelMoveFacts] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
+    placed: dict[str, int] = field(default_factory=dict)
     known: dict[int, VersionRow] = field(default_factory=dict)
     reason: str = ""
 
@@ -123,7 +125,7 @@ def _compare_labels(
     plan: ArtifactPlan, labels: Sequence[LabelRow], moves: Sequence[LabelEventRow]
 ) -> str:
     """Takes the moves that are new here; says why a label that went another way conflicts."""
-    placed = {label.name: label.number for label in labels}
+    placed = plan.placed = {label.name: label.number for label in labels}
     wanted = {label.name: label.number for label in plan.facts.labels}
     names = dict.fromkeys(move.label for move in plan.facts.label_history)
     for name in dict.fromkeys([*names, *wanted]):

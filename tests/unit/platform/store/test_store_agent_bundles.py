@@ -22,11 +22,17 @@ from instar.store.artifacts import (
     set_job_access,
 )
 from instar.store.audit import Author
+from instar.store.labels import (
+    delete_artifact,
+    delete_version,
+    restore_artifact,
+    restore_version,
+)
 from instar.store.session import Database
 from instar.store.testing import MigratedDatabase
 from instar_core.base import JsonValue, canonical_json
 from instar_core.candidates import Candidate, Component, Harness
-from instar_core.errors import StoreError
+from instar_core.errors import ConflictError, StoreError
 
 pytestmark = pytest.mark.postgres
 
@@ -182,3 +188,33 @@ def test_a_component_that_a_person_closed_to_jobs_stays_closed_until_it_is_made_
         return seen
 
     assert database.run(work) == ["overlay", "none", "none", "none", "overlay", "overlay"]
+
+
+def test_s5_what_pins_something_archived_comes_back_after_it(database: MigratedDatabase) -> None:
+    project = database.project_id
+    agent = ArtifactRef(project, AGENT, "desk")
+    part = ArtifactRef(project, "prompt", "desk/system")
+
+    async def work(db: Database) -> None:
+        async with db.transaction(project) as session:
+            await save_agent(session, project, "desk", _candidate(), author=ANNA)
+            await delete_artifact(session, agent, ANNA)
+            await delete_artifact(session, part, ANNA)
+        with pytest.raises(ConflictError, match="pins prompt 'desk/system', which is archived"):
+            async with db.transaction(project) as session:
+                await restore_artifact(session, agent, ANNA)
+        async with db.transaction(project) as session:
+            await restore_artifact(session, part, ANNA)
+            await restore_artifact(session, agent, ANNA)
+            changed = _candidate().with_component("system", "Be brief.")
+            await save_agent(session, project, "desk", changed, author=ANNA)
+            await delete_version(session, agent, 1, ANNA)
+            await delete_version(session, part, 1, ANNA)
+        with pytest.raises(ConflictError, match="pins version 1 of prompt 'desk/system'"):
+            async with db.transaction(project) as session:
+                await restore_version(session, agent, 1, ANNA)
+        async with db.transaction(project) as session:
+            await restore_version(session, part, 1, ANNA)
+            await restore_version(session, agent, 1, ANNA)
+
+    database.run(work)
