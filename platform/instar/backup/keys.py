@@ -112,8 +112,8 @@ def choose_keys(
         without: The person goes on without those that are not there.
 
     Raises:
-        UserError: Keys are needed and nothing was said about them, or a file is missing or another
-            one than the backup's.
+        UserError: Keys are needed and nothing was said about them, or a file is missing, another
+            one than the backup's, or about to be cleared.
     """
     if without and folder is not None:
         raise UserError("--keys and --without-keys exclude each other.", remedy="Name one of them.")
@@ -133,6 +133,11 @@ def choose_keys(
     for key in missing:
         assert folder is not None, "checked above"
         path = folder / key.name
+        if _is_cleared(settings, path):
+            raise UserError(
+                f"{str(folder)!r} holds what an unfinished restore left, which is cleared first.",
+                remedy="Name the folder that the keys came from, or move them out of this one.",
+            )
         if not path.is_file():
             raise UserError(
                 f"{str(folder)!r} has no file {key.name!r}, which the backup needs: {_words(key)}.",
@@ -149,15 +154,27 @@ def choose_keys(
 
 def _present(settings: Settings, needed: list[KeyFile]) -> Iterable[str]:
     """Which key files need no placing: the settings name them elsewhere, and they fit."""
+    source, signing = KeySource.of(settings), signing_key_file(settings)
     for name in NEEDED:
         ids = {key.fingerprint for key in needed if key.name == name}
         if name == SECRET_KEYS:
-            source = KeySource.of(settings)
-            usable = bool(source.environment) or source.path.exists()
-            if usable and ids <= set(source.read().keys):
+            if (source.environment or _stays(settings, source.path)) and ids <= set(
+                source.read().keys
+            ):
                 yield name
-        elif signing_key_file(settings).exists() and ids == {load_signer(settings).public.id}:
+        elif _stays(settings, signing) and ids == {load_signer(settings).public.id}:
             yield name
+
+
+def _stays(settings: Settings, path: Path) -> bool:
+    """Whether a file is there, and will be once the restore has begun."""
+    return path.exists() and not _is_cleared(settings, path)
+
+
+def _is_cleared(settings: Settings, path: Path) -> bool:
+    """Whether a file is part of an unfinished restore, which the next one clears away."""
+    layout = layout_of(settings)
+    return layout.restoring.exists() and path.resolve().is_relative_to(layout.data_dir.resolve())
 
 
 def _ids(settings: Settings, name: str, path: Path) -> set[str]:

@@ -20,10 +20,12 @@ import pytest
 from instar.backup.protection import Protection
 from instar.store.agents import load_candidate, save_agent
 from instar.store.audit import SYSTEM
+from instar.store.keyring import KeySource
+from instar.store.secrets import check_keys
 from instar.store.session import Database
 from instar.store.testing import APP_PASSWORD
 from instar.store.urls import app_url
-from instar_core.errors import PrerequisiteError
+from instar_core.errors import PrerequisiteError, UserError
 
 if TYPE_CHECKING:
     from tests.integration.backup.conftest import Bench, Place
@@ -144,8 +146,15 @@ def test_s124_a_restore_that_was_killed_after_the_dump_starts_over(bench: Bench)
     installation = there.database.query("select id::text from installation")[0][0]
     note = f'{{"backup": "x", "installation": "{installation}"}}'
     (there.data_dir / "restoring.json").write_text(note)
+    # The keys that it had put in place are cleared with all the rest: they are asked for again.
+    with pytest.raises(UserError, match=r"secrets\.keys, fingerprint"):
+        bench.restore(there, "b", keys=None)
+    # Those of the unfinished directory itself are no copy to restore from.
+    with pytest.raises(UserError, match="unfinished restore"):
+        bench.restore(there, "b", keys=there.data_dir)
     assert bench.restore(there, "b").hashes_equal
     assert there.database.query("select count(*) from evolution_run") == [(1,)]
+    assert there.run(lambda db: check_keys(db, KeySource.of(there.settings))) == "ok"
 
 
 def test_a_backup_is_one_moment_while_others_write(bench: Bench) -> None:
