@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,17 @@ import pytest
 
 if TYPE_CHECKING:
     from instar.store.testing import MigratedDatabase, PostgresCluster
+
+
+@pytest.fixture(autouse=True)
+def _secrets_of_one_test() -> Iterator[None]:
+    """What a test makes known as secret masks no other test's texts."""
+    before = sys.modules.get("instar.redaction.mask")
+    known = before._known.copy() if before is not None else {}
+    yield
+    after = sys.modules.get("instar.redaction.mask")
+    if after is not None:
+        after._known.put_back(known)
 
 
 @pytest.fixture(scope="session")

@@ -40,6 +40,7 @@ __all__ = [
     "SignedIn",
     "Viewer",
     "authenticate",
+    "authenticate_anew",
     "caller_of_session",
     "cookie_name",
     "csrf_token",
@@ -157,6 +158,17 @@ async def authenticate(request: Request) -> Caller:
     scope_redaction(caller.project_id)
     request.state.caller = caller
     return caller
+
+
+async def authenticate_anew(request: Request) -> Caller:
+    """Who sent the request, as the credential stands now: for answers that take a long time.
+
+    Raises:
+        Unauthenticated: If the credential was revoked, ran out or was ended since.
+        PermissionDenied: As for :func:`authenticate`.
+    """
+    request.state.caller = None
+    return await authenticate(request)
 
 
 async def _by_key(request: Request, header: str) -> Caller:

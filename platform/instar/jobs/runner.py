@@ -23,6 +23,7 @@ from instar.evolution.context import JobContext
 from instar.evolution.orphans import settle_orphans
 from instar.jobs.kinds import find_handler
 from instar.jobs.signals import StopFlag, stop_flag
+from instar.redaction import scope_redaction
 from instar.settings import Settings
 from instar.store import job_ends, system
 from instar.store import jobs as job_store
@@ -167,6 +168,7 @@ class _Run:
             cancelled=lambda: self._watch.leaving,
             lease_lost=lambda: self._watch.lost,
         )
+        scope_redaction(self._claim.project_id)
         await find_handler(job.kind)(context)
 
     async def _guard(self, work: asyncio.Task[None]) -> None:

@@ -8,7 +8,13 @@ logs and URLs; other text is searched for the usual shapes of credentials.
 from __future__ import annotations
 
 from instar.redaction.logs import install_log_redaction
-from instar.redaction.mask import mask_known, redact, redact_text, register_secret
+from instar.redaction.mask import (
+    mask_known,
+    redact,
+    redact_text,
+    register_secret,
+    scope_redaction,
+)
 from instar.redaction.names import MASK, is_secret_name, is_secret_variable
 
 __all__ = [
@@ -20,4 +26,5 @@ __all__ = [
     "redact",
     "redact_text",
     "register_secret",
+    "scope_redaction",
 ]

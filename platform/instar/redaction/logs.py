@@ -13,7 +13,7 @@ import traceback
 from types import TracebackType
 from typing import Any
 
-from instar.redaction.mask import redact_text
+from instar.redaction.mask import redact_log
 
 __all__ = ["install_log_redaction"]
 
@@ -40,19 +40,17 @@ class _RedactingFactory:
 def _redact_record(record: logging.LogRecord) -> None:
     if record.name == _ACCESS and isinstance(record.args, tuple) and len(record.args) == 5:
         # Its formatter takes the five arguments apart; they are texts and a number.
-        record.args = tuple(
-            redact_text(one) if isinstance(one, str) else one for one in record.args
-        )
+        record.args = tuple(redact_log(one) if isinstance(one, str) else one for one in record.args)
     else:
         said = _message(record)
-        shown = redact_text(said)
+        shown = redact_log(said)
         if shown != said:
             record.msg, record.args = shown, ()
     if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
         # Formatters use this text where there is one.
-        record.exc_text = redact_text(_formatter.formatException(record.exc_info))
+        record.exc_text = redact_log(_formatter.formatException(record.exc_info))
     if record.stack_info:
-        record.stack_info = redact_text(record.stack_info)
+        record.stack_info = redact_log(record.stack_info)
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -80,7 +78,7 @@ def _last_words(
         sys.__excepthook__(kind, error, trace)
         return
     text = "".join(traceback.format_exception(kind, error, trace))
-    print(redact_text(text), file=sys.stderr, end="", flush=True)
+    print(redact_log(text), file=sys.stderr, end="", flush=True)
 
 
 def _last_words_of_thread(arguments: threading.ExceptHookArgs) -> None:
@@ -90,4 +88,4 @@ def _last_words_of_thread(arguments: threading.ExceptHookArgs) -> None:
     text = "".join(
         traceback.format_exception(arguments.exc_type, arguments.exc_value, arguments.exc_traceback)
     )
-    print(redact_text(f"Exception in thread {name}:\n{text}"), file=sys.stderr, end="", flush=True)
+    print(redact_log(f"Exception in thread {name}:\n{text}"), file=sys.stderr, end="", flush=True)

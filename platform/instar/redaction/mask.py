@@ -10,12 +10,20 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from instar.redaction.encodings import SHORTEST, forms_of
 from instar.redaction.names import MASK, is_secret_name, is_secret_variable
 
-__all__ = ["mask_known", "redact", "redact_text", "register_secret"]
+__all__ = [
+    "mask_known",
+    "redact",
+    "redact_log",
+    "redact_text",
+    "register_secret",
+    "scope_redaction",
+]
 
 _OWN_KEY = re.compile(r"\binstar_[A-Za-z0-9_-]{40,}")
 _SHAPES = (
@@ -75,31 +83,55 @@ class _Table:
 
 
 class _Known:
-    """What this process knows to be secret: registered values and those of its environment."""
+    """What this process knows to be secret: registered values, by project, and its environment's.
+
+    A project's values mask only texts of that project where a project is in scope: by masking, one
+    project could else try guesses at the secrets of another.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._registered: set[str] = set()
+        self._registered: dict[str | None, set[str]] = {}
         self._environment: frozenset[str] = frozenset()
-        self._table: _Table | None = None
+        self._tables: dict[str | None, _Table] = {}
 
-    def add(self, value: str) -> None:
+    def add(self, value: str, project_id: str | None) -> None:
         with self._lock:
-            if value not in self._registered:
-                self._registered.add(value)
-                self._table = None
+            values = self._registered.setdefault(project_id, set())
+            if value not in values:
+                values.add(value)
+                self._tables.clear()
 
-    def table(self) -> _Table:
+    def table(self, project_id: str | None = None) -> _Table:
+        """The values of one project and of none; all there are without a project."""
         found = _environment_values()
         with self._lock:
-            if self._table is None or found != self._environment:
+            if found != self._environment:
                 self._environment = found
-                values = self._registered | found
-                self._table = _Table(form for value in values for form in forms_of(value))
-            return self._table
+                self._tables.clear()
+            if project_id not in self._tables:
+                values = set(found)
+                for owner, registered in self._registered.items():
+                    if project_id is None or owner in (None, project_id):
+                        values |= registered
+                forms = (form for value in values for form in forms_of(value))
+                self._tables[project_id] = _Table(forms)
+            return self._tables[project_id]
+
+    def copy(self) -> dict[str | None, set[str]]:
+        """What is registered now; for tests, which put it back."""
+        with self._lock:
+            return {owner: set(values) for owner, values in self._registered.items()}
+
+    def put_back(self, registered: dict[str | None, set[str]]) -> None:
+        """Knows again what it knew when it was copied, and nothing else."""
+        with self._lock:
+            self._registered = registered
+            self._tables.clear()
 
 
 _known = _Known()
+_scope: ContextVar[str | None] = ContextVar("project whose secrets are masked", default=None)
 
 
 def _environment_values() -> frozenset[str]:
@@ -120,13 +152,25 @@ def _is_path(value: str) -> bool:
     return value.startswith("/") and os.path.exists(value)
 
 
-def register_secret(value: str) -> None:
+def scope_redaction(project_id: str) -> None:
+    """Lets what follows in this request or job mask the values of one project, and of none.
+
+    Logs go on masking every value that the process knows.
+    """
+    _scope.set(project_id)
+
+
+def register_secret(value: str, project_id: str | None = None) -> None:
     """Makes a value known as secret in this process, whatever text it appears in later.
 
     Values shorter than six characters are not taken: they would mask ordinary words.
+
+    Args:
+        value: The secret value.
+        project_id: Whose it is, where it belongs to a project and not to the installation.
     """
     if len(value) >= SHORTEST:
-        _known.add(value)
+        _known.add(value, project_id)
 
 
 def mask_known(text: str) -> str:
@@ -134,11 +178,16 @@ def mask_known(text: str) -> str:
 
     For content that must otherwise stay as it is: results of tools, answers that are kept.
     """
-    return _OWN_KEY.sub(MASK, _known.table().mask(text))
+    return _OWN_KEY.sub(MASK, _known.table(_scope.get()).mask(text))
 
 
 def redact_text(text: str) -> str:
     """The text with every known secret, and whatever looks like one, replaced by a mask."""
+    return _redact_text(text, _known.table(_scope.get()))
+
+
+def redact_log(text: str) -> str:
+    """As :func:`redact_text`, by every value that the process knows, whatever is in scope."""
     return _redact_text(text, _known.table())
 
 
@@ -158,7 +207,7 @@ def redact(value: Any) -> Any:
     Returns:
         A copy; the argument is not changed.
     """
-    return _redact(value, _known.table())
+    return _redact(value, _known.table(_scope.get()))
 
 
 def _redact(value: Any, table: _Table) -> Any:

@@ -95,7 +95,7 @@ async def put_secret(
     await session.flush()
     if not known:
         await session.refresh(row)
-    register_secret(new.value)
+    register_secret(new.value, project_id)
     details: dict[str, JsonValue] = {
         "id": row.id,
         "use": row.use,
@@ -296,7 +296,7 @@ async def reveal_secrets(
     ring = keys.read()
     values = {reference: _open(row, ring, keys) for reference, row in rows.items()}
     for value in values.values():
-        register_secret(value)
+        register_secret(value, project_id)
     return values
 
 

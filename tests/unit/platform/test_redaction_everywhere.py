@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextvars
 import json
 import logging
 import secrets
@@ -22,8 +23,10 @@ from instar.redaction import (
     redact,
     redact_text,
     register_secret,
+    scope_redaction,
 )
 from instar.redaction import mask as masking
+from instar.redaction.mask import redact_log
 
 CANARY = 'cän/ary+7 &"9f8e=7d'
 PLAIN = "canary-plain-0a1b2c3d4e"
@@ -210,3 +213,25 @@ def test_wrong_settings_are_named_without_their_secrets() -> None:
     )
     assert "settings are wrong" in done.stderr or "SettingsError" in done.stderr
     assert "canary-settings-1" not in done.stderr
+
+
+def test_one_projects_secrets_do_not_mask_anothers_texts_but_every_log() -> None:
+    mine, theirs, nobodys = (f"{word}-{'q' * 12}-value" for word in ("mine", "theirs", "nobody"))
+    register_secret(mine, "project-1")
+    register_secret(theirs, "project-2")
+    register_secret(nobodys)
+    text = f"{mine} {theirs} {nobodys}"
+
+    def in_scope() -> str:
+        scope_redaction("project-1")
+        return mask_known(text)
+
+    assert contextvars.copy_context().run(in_scope) == f"{MASK} {theirs} {MASK}"
+    # Without a project in scope, and in logs whatever the scope, every value is masked.
+    assert mask_known(text) == f"{MASK} {MASK} {MASK}"
+
+    def logged() -> str:
+        scope_redaction("project-1")
+        return redact_log(text)
+
+    assert contextvars.copy_context().run(logged) == f"{MASK} {MASK} {MASK}"
