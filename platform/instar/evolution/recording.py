@@ -37,6 +37,7 @@ __all__ = ["RecordingLab", "Tally", "stored_rollout_id"]
 
 Propose = Callable[[Candidate, Evidence, Prediction | None], Awaitable[Verdict]]
 _WRITE_EVERY_S = 1.0
+_MOST_SOURCES = 500
 _ATTEMPT_ARMS = frozenset({"", "leaveout"})
 """Arms in which the agent itself tries; a replayed reference is no attempt of it."""
 
@@ -111,6 +112,7 @@ class RecordingLab(PassingLab):
         self._changed: set[tuple[str, str]] = set()
         self._rollouts: list[tuple[Rollout, RolloutLink]] = []
         self._stored: set[str] = set()
+        self._practice: dict[str, dict[str, None]] = {}
         self._written_at = 0.0
 
     async def load(self, session: AsyncSession) -> None:
@@ -131,6 +133,26 @@ class RecordingLab(PassingLab):
         }
         # The one seen first wins a tie: dictionaries keep their order.
         return max(means, key=means.__getitem__) if means else None
+
+    def learned_from(self, candidate: Candidate) -> tuple[str, ...]:
+        """Stored ids of the rollouts that a candidate was derived from, the nearest 500 of them.
+
+        These are the rollouts of its ancestors on training tasks: what the search had seen of its
+        line when it made the candidate. Its own rollouts judge it and are no source of it.
+        """
+        found: dict[str, None] = {}
+        line: set[str] = set()
+        waiting = list(candidate.parents)
+        while waiting:
+            digest = waiting.pop(0)
+            if digest in line or digest == candidate.digest:
+                continue
+            line.add(digest)
+            # Nearest ancestor first; of each the newest first.
+            found.update(dict.fromkeys(reversed(self._practice.get(digest, {}))))
+            if digest in self.candidates:
+                waiting.extend(self.candidates[digest].parents)
+        return tuple(found)[:_MOST_SOURCES]
 
     async def rollouts(
         self, candidate: Candidate, tasks: Sequence[Task], *, n: int = 1, arm: str = ""
@@ -157,21 +179,25 @@ class RecordingLab(PassingLab):
             self._fresh.append(candidate)
         for index, rollout in enumerate(found):
             task = tasks[index // n]
-            self._keep(rollout, task)
+            stored = self._keep(rollout, task)
+            if self._split_of.get(task.id, task.split) == "train":
+                self._practice.setdefault(candidate.digest, {})[stored] = None
             if rollout.score is None or arm not in _ATTEMPT_ARMS:
                 continue
             key = (candidate.digest, self._split_of.get(rollout.task_id, task.split))
             self.scores.setdefault(key, Tally()).add(rollout.task_id, rollout.score.reward)
             self._changed.add(key)
 
-    def _keep(self, rollout: Rollout, task: Task) -> None:
+    def _keep(self, rollout: Rollout, task: Task) -> str:
+        """Takes a rollout down for the next write, once; the id under which it is stored."""
         run_id = self._journal.config.run_id
         stored = stored_rollout_id(run_id, rollout.id)
         if stored in self._stored:
-            return
+            return stored
         self._stored.add(stored)
         link = RolloutLink(run_id=run_id, task_digest=task.content_digest)
         self._rollouts.append((rollout.model_copy(update={"id": stored}), link))
+        return stored
 
     async def write(self, **progress: JsonValue) -> None:
         """Writes what was noted since the last time, and further values of the run's progress."""

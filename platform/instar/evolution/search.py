@@ -158,11 +158,11 @@ class Search:
             return await self.lab.propose(candidate, because, predicts)
         await self._phase("sealed_test", "Testing the best candidate on sealed tasks.")
         project, run_id = self._context.project_id, self._context.run_id
-        kept = because.model_copy(
-            update={
-                "rollout_ids": tuple(stored_rollout_id(run_id, one) for one in because.rollout_ids)
-            }
-        )
+        # What it was derived from is stored before a version points to it.
+        await self.recorder.write()
+        named = [stored_rollout_id(run_id, one) for one in because.rollout_ids]
+        sources = dict.fromkeys([*named, *self.recorder.learned_from(candidate)])
+        kept = because.model_copy(update={"rollout_ids": tuple(sources)})
         ref = ArtifactRef(project, AGENT, facts.agent)
         find = Find(run_id, facts.incumbent_version_id, kept, self.recorder.candidates)
 

@@ -210,6 +210,8 @@ async def _save_components(
             # What a person has said about it since stays.
             access = None
         line = await _line_of(session, own, note)
+        # A run names rollouts in contents as it counts them; in its note they are as stored.
+        shown = () if note.author.kind == "run" else rollouts_shown(component)
         pinned[part] = await create_version(
             session,
             own,
@@ -222,7 +224,7 @@ async def _save_components(
                 parents=() if line is None else line.parents,
                 origin="save" if line is None and note.base else note.origin,
                 base=None if line is None else line.base,
-                rollouts=[*note.rollouts, *rollouts_shown(component)],
+                rollouts=[*note.rollouts, *shown],
                 job_access=access,
             ),
             reuse=True,

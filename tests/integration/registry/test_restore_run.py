@@ -204,6 +204,17 @@ def test_a_night_shows_in_lineage_and_behaviour(database: Any, nights: Any) -> N
             }
             assert {("parent", 1), ("overlay-base", 1)} <= kinds
             assert any(edge.kind == "component" for edge in graph.edges)
+            # What it was learned from, and what its rollouts took.
+            learned_from = {
+                (edge.child, edge.parent)
+                for edge in graph.edges
+                if edge.kind == "derived-from-rollout"
+            }
+            recorded = database.query(
+                "select cast(version_id as text), cast(rollout_id as text) from version_rollout"
+            )
+            assert learned_from == set(recorded) and learned_from
+            assert start.cost_usd is not None
             incumbent = (await resolve(session, ref, 1)).version
             found = await compare_behaviour(
                 session, project, incumbent.subject_digest, start.candidate
