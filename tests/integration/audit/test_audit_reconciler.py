@@ -24,13 +24,16 @@ else:
 pytestmark = pytest.mark.postgres
 
 
-def _start(trail: Trail, folder: Path, every_s: float) -> subprocess.Popen[bytes]:
+def _start(
+    trail: Trail, folder: Path, every_s: float, beat: str = "beat"
+) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         "INSTAR_APP_DATABASE_URL": trail.database.app_url,
         "INSTAR_DATA_DIR": str(trail.settings.data_dir),
         "INSTAR_AUDIT__DIR": str(trail.settings.audit.dir),
         "INSTAR_AUDIT__CHECKPOINT_S": str(every_s),
+        "INSTAR_BEAT_FILE": str(folder / beat),
     }
     with (folder / "reconciler.log").open("ab") as log:
         return subprocess.Popen(
@@ -72,8 +75,12 @@ def test_it_seals_at_its_start_and_at_its_end(trail: Trail, tmp_path: Path) -> N
 
 
 def test_two_of_them_seal_by_their_clock_and_write_one_chain(trail: Trail, tmp_path: Path) -> None:
-    processes = [_start(trail, tmp_path, 0.1) for _ in range(2)]
+    beats = [f"beat-{place}" for place in range(2)]
+    processes = [_start(trail, tmp_path, 0.1, beat) for beat in beats]
     try:
+        for beat in beats:
+            # Before its first sweep a process has no handler for SIGTERM yet.
+            _wait((tmp_path / beat).exists, beat)
         for number in range(3, 6):
             trail.write(1)
             _wait(partial(_reached, trail, number), f"checkpoint {number}")
