@@ -13,7 +13,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
+from instar.api.problems import Unauthenticated
 from instar.evolution.schemas import RunEvent, RunStatus
+from instar_core.errors import PermissionDenied
 
 __all__ = [
     "HEARTBEAT_S",
@@ -50,7 +52,8 @@ async def stream_events(
     read_status: Callable[[], Awaitable[RunStatus]],
     after: int,
 ) -> AsyncIterator[str]:
-    """The events after a number as they come, then ``end``.
+    """The events after a number as they come, then ``end``, or nothing more where the reader's
+    right to them ended.
 
     Args:
         read_events: Gives the events after a number, in order.
@@ -59,8 +62,12 @@ async def stream_events(
     """
     written = time.monotonic()
     while True:
-        # The status is read first: events written before the end are then all seen below.
-        status = await read_status()
+        try:
+            # The status is read first: events written before the end are then all seen below.
+            status = await read_status()
+        except (Unauthenticated, PermissionDenied):
+            # No `end`, so the reader comes back and is told why it may not.
+            return
         events = await read_events(after)
         for event in events:
             after = event.seq

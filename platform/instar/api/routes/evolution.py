@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
 from instar.api.auth import Operator, Viewer
@@ -16,7 +16,7 @@ from instar.api.pages import After, Limit, Page
 from instar.api.problems import documented
 from instar.api.schemas import CandidateOut
 from instar.api.views import candidates_out
-from instar.api.visible import RunReader, visible_run
+from instar.api.visible import LiveReader, RunReader, visible_run
 from instar.evolution import service
 from instar.evolution.schemas import EvolutionSpec, RunEvent, RunStatus
 from instar_core.evolution import Quote
@@ -104,10 +104,10 @@ async def list_run_events(
 
 @router.get("/runs/{run_id}/events/stream", response_class=StreamingResponse, responses=STREAM)
 async def stream_run_events(
-    run_id: UUID, caller: Viewer, after: Seq = 0, last_event_id: LastId = None
+    run_id: UUID, request: Request, caller: Viewer, after: Seq = 0, last_event_id: LastId = None
 ) -> StreamingResponse:
     """The same events as server-sent events, from ``after`` or ``Last-Event-ID`` on, to the end."""
-    reader = RunReader(caller, str(run_id))
+    reader = LiveReader(request, caller, str(run_id))
     await reader.status()
     events = stream_events(reader.events, reader.status, first_seq(after, last_event_id))
     return StreamingResponse(events, media_type="text/event-stream", headers=UNBUFFERED)

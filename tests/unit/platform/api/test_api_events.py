@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 
 import pytest
 
 from instar.api import events
 from instar.api.events import first_seq, stream_events
+from instar.api.problems import Unauthenticated
 from instar.evolution.schemas import EvolutionSpec, RunEvent, RunStatus
+from instar_core.errors import InstarError, PermissionDenied
 from instar_core.evolution import Quote, RunState
 from instar_core.usage import Amount
 
@@ -90,3 +92,22 @@ def test_s89_a_quiet_stream_is_kept_open_by_comments(monkeypatch: pytest.MonkeyP
     night = Night([(0, "running"), (0, "running"), (0, "failed")])
     parts = collect(stream_events(night.read_events, night.read_status, 0))
     assert parts == [": waiting\n\n", ": waiting\n\n", parts[-1]]
+
+
+def test_a33_a_stream_ends_where_the_right_to_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "POLL_S", 0.0)
+    for refusal in (Unauthenticated(), PermissionDenied("no role any more")):
+        night = Night([(2, "running")])
+        looks = iter([False, True])
+
+        async def read_status(
+            night: Night = night,
+            looks: Iterator[bool] = looks,
+            refusal: InstarError = refusal,
+        ) -> RunStatus:
+            if next(looks):
+                raise refusal
+            return await night.read_status()
+
+        parts = collect(stream_events(night.read_events, read_status, 0))
+        assert ids(parts) == [1, 2] and len(parts) == 2
