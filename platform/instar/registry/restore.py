@@ -12,6 +12,14 @@ from typing import Literal, NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from instar.registry.restore_report import (
+    BuiltOn,
+    LabelBack,
+    RestoreReport,
+    StateBack,
+    VersionBack,
+    together,
+)
 from instar.store import restore as store
 from instar.store.artifacts import ArtifactRef
 from instar.store.audit import AuditEntry, Author, append_audit
@@ -28,7 +36,7 @@ from instar.store.labels import (
 from instar.store.promotions import decide_proposal, mark_rolled_back
 from instar.store.saving import audit_stream, refuse_jobs
 from instar.store.tables import ArtifactRow, LabelEventRow, PromotionRow, ProposalRow
-from instar_core.base import Frozen, JsonValue
+from instar_core.base import JsonValue
 from instar_core.errors import ConflictError
 
 __all__ = [
@@ -42,68 +50,6 @@ __all__ = [
 ]
 
 _OPEN = ("testing", "waiting", "stale")
-
-
-class LabelBack(Frozen):
-    """A label that the run's work moved: ``left`` is where it put it, ``to`` where it was before.
-
-    ``restored``: it goes (went) back; ``unchanged``: it is there already; ``moved_since``: somebody
-    moved it on, and it stays unless the restore is forced; ``blocked``: what it named is archived.
-    """
-
-    kind: str
-    name: str
-    label: str
-    left: int | None
-    now: int | None
-    to: int | None
-    state: Literal["restored", "unchanged", "moved_since", "blocked"]
-    by: str = ""
-
-
-class VersionBack(Frozen):
-    """A version or artifact (``number`` 0) of the run: ``archived``, or ``kept`` and why."""
-
-    kind: str
-    name: str
-    number: int
-    state: Literal["archived", "already", "kept"]
-    why: str = ""
-
-
-class StateBack(Frozen):
-    """A proposal or promotion whose state changes, and the state that it had."""
-
-    id: str
-    before: str
-    after: str
-    why: str = ""
-
-
-class BuiltOn(Frozen):
-    """A version that came later and goes on a version of the run; it stays as it is."""
-
-    kind: str
-    name: str
-    number: int
-    origin: str
-    on_kind: str
-    on_name: str
-    on_number: int
-
-
-class RestoreReport(Frozen):
-    """What a restore did, or (``dry_run``) would do. ``changed`` is false when nothing is left."""
-
-    run_id: str
-    dry_run: bool
-    changed: bool = False
-    labels: tuple[LabelBack, ...] = ()
-    promotions: tuple[StateBack, ...] = ()
-    proposals: tuple[StateBack, ...] = ()
-    versions: tuple[VersionBack, ...] = ()
-    artifacts: tuple[VersionBack, ...] = ()
-    built_on: tuple[BuiltOn, ...] = ()
 
 
 async def restore_before_run(
@@ -149,7 +95,8 @@ async def restore_before_run(
     if not dry_run and report.changed:
         await _apply(session, project_id, plan, by)
         await _audit(session, project_id, "evolution.restore", report, by)
-        await store.save_report(session, run_id, json.dumps(report.model_dump(mode="json")))
+        kept = together(store.read_report(run), report)
+        await store.save_report(session, run_id, json.dumps(kept.model_dump(mode="json")))
     return report
 
 
