@@ -77,7 +77,7 @@ def write_archive(path: Path, protection: Protection) -> Iterator[ArchiveWriter]
     """
     kind = protection.kind
     recipients = recipients_of(protection.recipients)
-    if path.exists():
+    if os.path.lexists(path):  # a link that leads nowhere is in the way as well
         raise UserError(
             f"{str(path)!r} exists already; a backup replaces no file.",
             remedy="Name another file, or remove that one first.",

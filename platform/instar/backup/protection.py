@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from instar.backup.age import load_age
 from instar_core.errors import PrerequisiteError, UserError
 
-__all__ = ["Protection", "Unlock", "read_identities", "read_passphrase", "recipients_of"]
+__all__ = [
+    "Protection",
+    "Unlock",
+    "is_open_to_others",
+    "read_identities",
+    "read_passphrase",
+    "recipients_of",
+]
 
 _LEAST = 12
 
@@ -110,6 +118,15 @@ def read_identities(path: Path) -> tuple[str, ...]:
             remedy="Name a key file as `age-keygen` writes it (AGE-SECRET-KEY-1…).",
         )
     return tuple(keys)
+
+
+def is_open_to_others(path: Path) -> bool:
+    """Whether other users of this machine may read a file that holds a passphrase or a key."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) and bool(mode & 0o044)
 
 
 def _read(path: Path) -> str:

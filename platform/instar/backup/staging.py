@@ -30,7 +30,9 @@ def require_empty(layout: Layout) -> None:
     Raises:
         PrerequisiteError: It holds something; names it.
     """
-    if not layout.data_dir.exists() or layout.restoring.exists():
+    # A restore that did not end has no marker yet: where there is one, the note is no licence.
+    unfinished = layout.restoring.exists() and not layout.marker.exists()
+    if not layout.data_dir.exists() or unfinished:
         return
     held = sorted(item.name for item in layout.data_dir.iterdir() if item.name not in _KEPT)
     if held:

@@ -38,6 +38,7 @@ def backup(
     from instar.backup.take import take_backup
     from instar.settings import load_settings
 
+    _tell_if_open(passphrase_file)
     words = read_passphrase(passphrase_file) if passphrase_file is not None else ""
     protection = Protection(tuple(recipient or ()), words, no_encryption)
     report = take_backup(load_settings(), file, protection, say)
@@ -76,6 +77,7 @@ def restore(
     from instar.backup.restore import RestoreOptions, restore_backup
     from instar.settings import load_settings
 
+    _tell_if_open(passphrase_file, identity)
     unlock = Unlock(
         read_identities(identity) if identity is not None else (),
         read_passphrase(passphrase_file) if passphrase_file is not None else "",
@@ -93,3 +95,12 @@ def restore(
     if not dry_run:
         lines.append("Start it with: instar up")
     emit(report.model_dump(mode="json"), json, "\n".join(lines))
+
+
+def _tell_if_open(*files: Path | None) -> None:
+    """Says which of the files that open a backup can be read by others."""
+    from instar.backup.protection import is_open_to_others
+
+    for path in files:
+        if path is not None and is_open_to_others(path):
+            say(f"{str(path)!r} can be read by other users of this machine: chmod 600 {path}")

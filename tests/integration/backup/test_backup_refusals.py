@@ -19,6 +19,7 @@ from instar.backup.programs import find_program, pipe_from
 from instar.backup.protection import (
     Protection,
     Unlock,
+    is_open_to_others,
     read_identities,
     read_passphrase,
 )
@@ -77,8 +78,10 @@ def test_a_backup_is_not_left_open_by_accident(bench: Bench) -> None:
         assert str(bench.identity) not in str(caught.value)
     assert list(bench.folder.glob("*b")) == []
     bench.back_up("b", OPEN)
-    with pytest.raises(UserError, match="replaces no file"):
-        bench.back_up("b", OPEN)
+    (bench.folder / "link").symlink_to(bench.folder / "nowhere")
+    for taken in ("b", "link"):
+        with pytest.raises(UserError, match="replaces no file"):
+            bench.back_up(taken, OPEN)
     with pytest.raises(PrerequisiteError, match="cannot be written"):
         bench.back_up("no/such/folder/b", OPEN)
     newer = bench.source.database
@@ -94,6 +97,11 @@ def test_passphrases_and_identities_are_read_from_files(tmp_path: Path) -> None:
         read_passphrase(path)
     path.write_text("six random words are enough\r\n")
     assert read_passphrase(path) == "six random words are enough"
+    for mode, is_open in ((0o644, True), (0o640, True), (0o600, False), (0o400, False)):
+        path.chmod(mode)
+        assert is_open_to_others(path) is is_open
+    path.chmod(0o600)
+    assert not is_open_to_others(tmp_path / "absent")
     identity = load_age().x25519.Identity.generate()
     path.write_text(f"# created: today\n# public key: {identity.to_public()}\n{identity}\n")
     assert read_identities(path) == (str(identity),)

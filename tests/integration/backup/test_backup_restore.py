@@ -303,6 +303,11 @@ def test_restore_refuses_what_is_not_empty(bench: Bench) -> None:
     bench.restore(there)
     with pytest.raises(PrerequisiteError, match="it holds an installation"):
         bench.restore(there)
+    # Nor is a whole installation cleared because of a note that lies in it.
+    (there.data_dir / "restoring.json").write_text("{}")
+    with pytest.raises(PrerequisiteError, match="it holds an installation"):
+        bench.restore(there)
+    assert (there.data_dir / "secrets.keys").exists()
 
 
 def test_a_dry_run_reads_all_of_it_and_writes_nothing(bench: Bench) -> None:
