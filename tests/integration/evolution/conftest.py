@@ -9,7 +9,7 @@ import pytest
 
 from instar.evolution.journal import JournalConfig
 from instar.evolution.retry import StorePatience
-from instar_core.base import new_id
+from instar_core.base import content_hash, new_id
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def make_run(database: Any, version_id: str | None = None) -> HeldRun:
     """Inserts a run with a leased job; also the agent version, unless one is given."""
     project, run_id, job_id = database.project_id, new_id(), new_id()
     if version_id is None:
-        artifact, version_id = new_id(), new_id()
+        artifact, version_id, digest = new_id(), new_id(), content_hash(b"{}")
         database.query(
             "insert into artifact (id, project_id, kind, name, last_version)"
             " values (%s, %s, 'agent', 'desk', 1)",
@@ -87,15 +87,17 @@ def make_run(database: Any, version_id: str | None = None) -> HeldRun:
             project,
         )
         database.query(
-            "insert into blob (project_id, digest, size, content) values (%s, 'd0', 2, '{}')",
+            "insert into blob (project_id, digest, size, content) values (%s, %s, 2, '{}')",
             project,
+            digest,
         )
         database.query(
             "insert into version (id, project_id, artifact_id, number, blob_digest, media_type,"
-            " author_kind) values (%s, %s, %s, 1, 'd0', 'application/json', 'person')",
+            " author_kind) values (%s, %s, %s, 1, %s, 'application/json', 'person')",
             version_id,
             project,
             artifact,
+            digest,
         )
     database.query(
         "insert into job (id, project_id, kind, state, fencing_token) values"

@@ -164,6 +164,8 @@ def test_s20_a_promoted_version_names_its_run_reason_evidence_and_time(database:
     kind, author, reason, evidence, dated = version[0]
     assert (kind, author, dated) == ("run", run_id, True) and reason
     assert evidence["validation_mean"] > evidence["incumbent_validation_mean"]
+    stored = {row[0] for row in database.query("select cast(id as text) from rollout")}
+    assert evidence["rollout_ids"] and set(evidence["rollout_ids"]) <= stored
     moves = database.query(
         "select actor_kind, actor, cause, from_number, to_number from label_event"
         " where label = 'production' order by created_at"
