@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from instar.registry.kinds import list_kinds, open_kind
 from instar.registry.kinds.agent import agent_content, candidate_of
 from instar.registry.merge import Conflict, Merge, Prefer, merge_contents
 from instar.registry.merge_report import Lost, dropped_from
 from instar.registry.overlay import MergedDraft, Sides, merge_sides, save_merged
+from instar.registry.reading import known_kind
 from instar.store.agents import AGENT, load_candidate_version
 from instar.store.artifacts import ArtifactRef, lock_artifact, read_content, read_version, resolve
 from instar.store.audit import Author
@@ -135,7 +135,8 @@ def draft_of(ref: ArtifactRef, content: JsonValue, by: Author, reason: str) -> M
     Raises:
         InvalidContent: If it is none.
     """
-    checked = check_content(open_kind(ref.kind), content) if ref.kind in list_kinds() else content
+    kind = known_kind(ref.kind)
+    checked = content if kind is None else check_content(kind, content)
     candidate = candidate_of(checked) if ref.kind == AGENT else None
     return MergedDraft(by, reason, None, "merge", candidate, checked)
 
@@ -158,7 +159,8 @@ async def _make(
             "the two versions have no common ancestor, so agents cannot be merged by themselves.",
             remedy="Send the merged content.",
         )
-    form = open_kind(ref.kind).form if ref.kind in list_kinds() else "json"
+    kind = known_kind(ref.kind)
+    form = "json" if kind is None else kind.form
     contents = [await read_content(session, one) for one in (ours, theirs)]
     empty: JsonValue = "" if isinstance(contents[0], str) else {}
     if form == "tree":

@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from instar.registry.kinds import list_kinds, open_kind
 from instar.registry.merge import Conflict, Merge, Prefer, merge_contents
 from instar.registry.merge_agents import merge_candidates, same_candidate
+from instar.registry.reading import known_kind
 from instar.store import overlays
 from instar.store.agents import (
     AGENT,
@@ -235,7 +235,7 @@ async def merge_sides(
         clean = found.candidate is not None
         return Merge(clean=clean, conflicts=found.conflicts, dropped=found.dropped), found.candidate
     contents = [await read_content(session, one) for one in sides]
-    kind = open_kind(ref.kind) if ref.kind in list_kinds() else None
+    kind = known_kind(ref.kind)
     form = "json" if kind is None else kind.form
     merge = merge_contents(form, contents[0], contents[1], contents[2], prefer=prefer)
     if merge.clean and kind is not None and merge.content not in contents:
@@ -278,7 +278,7 @@ async def save_merged(
         saved = await save_agent_as(session, ref, draft.candidate, note)
         return await read_version(session, saved.id)
     data, media_type = encode_content(draft.content)
-    known = ref.kind in list_kinds()
+    kind = known_kind(ref.kind)
     return await create_version(
         session,
         ref,
@@ -291,7 +291,7 @@ async def save_merged(
             parents=parents,
             origin=draft.origin,
             base=base,
-            search_text=open_kind(ref.kind).search_text(draft.content) if known else None,
+            search_text=None if kind is None else kind.search_text(draft.content),
         ),
     )
 
