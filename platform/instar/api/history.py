@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import cast
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from instar.api.auth import Caller
+from instar.api.auth import Caller, Role
 from instar.api.pages import Page
 from instar.api.schemas_history import (
     ConflictOut,
@@ -30,13 +31,14 @@ from instar.registry.overlay import (
     sides_of,
 )
 from instar.registry.restore import RestoreReport, restore_before_run, undo_restore
+from instar.registry.verbs import find_label
 from instar.store.agents import AGENT
 from instar.store.artifacts import ArtifactRef, read_artifact, resolve
 from instar.store.label_history import LabelFact, facts_at, facts_between
 from instar.store.overlays import artifact_names, list_conflicts
 from instar.store.promotions import version_numbers
 from instar.store.tables import OverlayConflictRow
-from instar_core.errors import ConflictError, UserError
+from instar_core.errors import ConflictError, PermissionDenied, UserError
 
 __all__ = [
     "behaviour_of",
@@ -51,13 +53,36 @@ __all__ = [
 async def restore_in(
     session: AsyncSession, caller: Caller, run_id: str, wish: RestoreRunIn
 ) -> RestoreReport:
-    """Restores the state before a run, or takes that back."""
+    """Restores the state before a run, or takes that back.
+
+    Raises:
+        PermissionDenied: If ``force`` would undo a move of a label that the caller may not move.
+    """
     project, by = caller.project_id, caller.author
     if wish.undo:
         return await undo_restore(session, project, run_id, by, dry_run=wish.dry_run)
+    if wish.force and not wish.dry_run:
+        await _check_force(session, caller, run_id)
     return await restore_before_run(
         session, project, run_id, by, dry_run=wish.dry_run, force=wish.force
     )
+
+
+async def _check_force(session: AsyncSession, caller: Caller, run_id: str) -> None:
+    """Refuses to undo what somebody did since to a label that is protected from the caller."""
+    plan = await restore_before_run(session, caller.project_id, run_id, caller.author, dry_run=True)
+    for one in plan.labels:
+        if one.state != "moved_since" or one.now is None:
+            continue
+        row = await find_label(
+            session, ArtifactRef(caller.project_id, one.kind, one.name), one.label
+        )
+        if not caller.has(cast("Role", row.move_role)):
+            raise PermissionDenied(
+                f"{one.by} moved the label {one.label!r} of {one.kind} {one.name!r} since, and it "
+                f"moves for the role {row.move_role!r} and those above.",
+                remedy=f"Restore without force, or let an {row.move_role} do it.",
+            )
 
 
 async def behaviour_of(

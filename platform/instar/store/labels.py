@@ -100,7 +100,8 @@ async def move_label(
 
     Raises:
         ConflictError: If the label is elsewhere; nothing was moved.
-        PermissionDenied: If the mover's role is below the label's, or a job moves it.
+        PermissionDenied: If the mover's role is below the label's (one that was removed keeps the
+            rule it starts with), or a job moves it.
         UserError: If the name cannot be a label's (only digits, ``latest``, odd characters).
         NotFoundError: If there is no such version.
     """
@@ -121,19 +122,7 @@ async def move_label(
     if label is not None and not move.unlock:
         _check_role(ref, label, move.role)
     if label is None:
-        role = _MOVED_BY.get(move.label, "operator")
-        label = LabelRow(
-            artifact_id=artifact.id,
-            name=move.label,
-            project_id=ref.project_id,
-            version_id=version.id,
-            number=version.number,
-            move_role=role,
-            protected=role != "operator",
-            # A label made anew goes on counting where the one before ended, so no ETag comes back.
-            epoch=1 + await _moves_so_far(session, artifact, move.label),
-        )
-        session.add(label)
+        label = await _new_label(session, ref, artifact, version, move)
     else:
         label.version_id = version.id
         label.number = version.number
@@ -141,6 +130,33 @@ async def move_label(
         label.moved_at = await _now(session)
     change = _Change(move.label, before, version.number, move.cause, move.run_id)
     await _record(session, ref, artifact, change, by)
+    return label
+
+
+async def _new_label(
+    session: AsyncSession, ref: ArtifactRef, artifact: ArtifactRow, to: VersionRow, move: LabelMove
+) -> LabelRow:
+    """A label that is not there: one that was removed is put back by who may move it alone."""
+    role = _MOVED_BY.get(move.label, "operator")
+    moves = await _moves_so_far(session, artifact, move.label)
+    if moves and not move.unlock and _RANK.get(move.role, -1) < _RANK[role]:
+        raise PermissionDenied(
+            f"the label {move.label!r} of {ref.kind} {ref.name!r} was removed; whoever may "
+            f"move it ({role!r}) may put it back, and this one is {move.role!r}.",
+            remedy=f"Promote a tested proposal, or let an {role} do it.",
+        )
+    label = LabelRow(
+        artifact_id=artifact.id,
+        name=move.label,
+        project_id=ref.project_id,
+        version_id=to.id,
+        number=to.number,
+        move_role=role,
+        protected=role != "operator",
+        # A label made anew goes on counting where the one before ended, so no ETag comes back.
+        epoch=1 + moves,
+    )
+    session.add(label)
     return label
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from instar.api import visible
 from instar.jobs.runner import run_claimed
 from instar.settings import Settings
 from instar.store.audit import SYSTEM
@@ -177,6 +178,48 @@ def test_s93_the_stream_of_a_finished_run_replays_and_ends(night: Night) -> None
     assert lines.count("event: end") == 1
     end = json.loads(lines[lines.index("event: end") + 1].removeprefix("data: "))
     assert end["state"] == "cancelled"
+
+
+def test_a33_a_stream_ends_with_the_right_to_it(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visible, "LOOK_S", 0.0)
+    run = night.start("night-5")
+    made = night.admin.post("/v1/api-keys", json={"name": "screen", "role": "viewer"}).json()
+    path = f"/v1/evolution/runs/{run['id']}/events/stream"
+    reader = night.api.bare()
+    reader.headers["Authorization"] = f"Bearer {made['key']}"
+    with reader.stream("GET", path) as answer:
+        assert answer.status_code == 200
+        night.admin.delete(f"/v1/api-keys/{made['id']}").raise_for_status()
+        # The run waits for a worker that never comes: only the lost right can end this.
+        assert "event: end" not in list(answer.iter_lines())
+    assert reader.get(path).status_code == 401
+
+
+def test_a_forced_restore_undoes_no_move_that_its_caller_could_not_make(night: Night) -> None:
+    run = night.start("night-6")
+    night.admin.post(f"/v1/evolution/runs/{run['id']}/cancel").raise_for_status()
+    seed = night.read("/v1/agents/router/versions/1")
+    body = {"name": "router", "components": seed["components"], "harness": seed["harness"]}
+    for _ in range(2):
+        night.admin.post("/v1/agents", json={**body, "label": "production"}).raise_for_status()
+    # As if the first of these two moves had been the run's, and the second the admin's own.
+    night.api.database.query(
+        "update label_event set run_id = %s where to_number = 2 returning id", run["id"]
+    )
+    path = f"/v1/evolution/runs/{run['id']}/restore"
+    approver = night.api.client("approver")
+    seen = approver.post(path, json={"force": True, "dry_run": True})
+    assert [one["to"] for one in seen.json()["labels"]] == [1]
+    refused = approver.post(path, json={"force": True})
+    assert refused.status_code == 403, refused.text
+    assert "moves for the role 'admin'" in refused.json()["detail"]
+    unforced = approver.post(path, json={})
+    assert [one["state"] for one in unforced.json()["labels"]] == ["moved_since"]
+    assert night.production() == 3
+    night.admin.post(path, json={"force": True}).raise_for_status()
+    assert night.production() == 1
 
 
 def test_what_cannot_be_run_is_refused_before_anything_is_spent(night: Night) -> None:

@@ -88,6 +88,31 @@ def test_production_starts_as_the_admins(database: MigratedDatabase) -> None:
     database.run(work)
 
 
+def test_what_an_admin_took_out_of_production_an_operator_does_not_put_back(
+    database: MigratedDatabase,
+) -> None:
+    ref = ArtifactRef(database.project_id, "prompt", "greeting")
+
+    async def work(db: Database) -> None:
+        await _versions(db, ref, 2)
+        async with db.transaction(ref.project_id) as session:
+            await move_label(session, ref, LabelMove("production", 1, None), ANNA)
+            await delete_label(session, ref, "production", ANNA, role="admin")
+            for role in ("operator", "approver"):
+                with pytest.raises(PermissionDenied, match="was removed; whoever may move it"):
+                    await move_label(session, ref, LabelMove("production", 2, ANY, role=role), ANNA)
+            assert await list_labels(session, ref) == []
+            # Other labels come and go; a promotion and an admin put this one back.
+            await move_label(session, ref, LabelMove("staging", 1, None), ANNA)
+            await delete_label(session, ref, "staging", ANNA)
+            await move_label(session, ref, LabelMove("staging", 2, None), ANNA)
+            await move_label(session, ref, LabelMove("production", 2, None, unlock=True), ANNA)
+            await delete_label(session, ref, "production", ANNA, role="admin")
+            await move_label(session, ref, LabelMove("production", 2, None, role="admin"), ANNA)
+
+    database.run(work)
+
+
 def _agent(words: str) -> Candidate:
     return Candidate(
         components={
