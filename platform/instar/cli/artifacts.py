@@ -11,13 +11,13 @@ import typer
 
 from instar.cli.client import Client, path_of
 from instar.cli.history import show_behaviour
-from instar.cli.output import Json, emit, say, table
+from instar.cli.output import Json, emit, in_words, say, table
 from instar_core.errors import UserError
 
 __all__ = ["app", "diff_words"]
 
 app = typer.Typer(
-    help="Artifacts: list, show, create, save, diff, label, roll back, archive, copy.",
+    help="Artifacts: make, version, compare, label, move and trace them, whatever their kind.",
     no_args_is_help=True,
 )
 
@@ -64,11 +64,38 @@ def show(
     version: Annotated[str, typer.Option(help="Version number or label.")] = "",
     json: Json = False,
 ) -> None:
-    """Show an artifact, or one version of it with its content."""
+    """Show an artifact, or one version of it; its content alone goes to standard output."""
     parts = ("artifacts", kind, name)
     path = path_of(*parts, "versions", version) if version else path_of(*parts)
     found = Client().get(path)
-    emit(found, json, _json.dumps(found, ensure_ascii=False, indent=2))
+    if version and not json:
+        # `show … --version 2 > FILE` writes what `save … FILE` takes back.
+        say(_version_words(found, kind, name))
+    emit(found, json, _content_words(found["content"]) if version else _artifact_words(found))
+
+
+@app.command()
+def versions(kind: Kind, name: Name, json: Json = False) -> None:
+    """List the versions of an artifact, newest first, with who made them and why."""
+    client, path = Client(), path_of("artifacts", kind, name)
+    labels: dict[int, list[str]] = {}
+    for label, number in client.get(path)["labels"].items():
+        labels.setdefault(number, []).append(label)
+    rows = list(client.pages(path_of("artifacts", kind, name, "versions")))
+    shown = [
+        {
+            "version": one["number"],
+            "labels": ", ".join(labels.get(one["number"], ())),
+            "origin": one["origin"],
+            "by": f"{one['author_kind']}:{one['author']}",
+            "at": one["created_at"],
+            "digest": one["digest"][:12],
+            "reason": one["reason"],
+        }
+        for one in rows
+    ]
+    columns = ("version", "labels", "origin", "by", "at", "digest", "reason")
+    emit(rows, json, table(shown, columns))
 
 
 @app.command()
@@ -287,6 +314,39 @@ def components(
     path = path_of("artifacts", kind, name, "components")
     rows = Client().get(path, version=version)
     emit(rows, json, table(rows, ("name", "kind", "owner", "trainable", "tokens", "budget_tokens")))
+
+
+def _artifact_words(found: Mapping[str, Any]) -> str:
+    nights = "may lay what they learn on it" if found["job_access"] == "overlay" else "only read it"
+    rows = {
+        "versions": found["last_version"],
+        "labels": found["labels"],
+        "description": found["description"],
+        "tags": ", ".join(found["tags"]),
+        "nights": nights,
+        "made": found["created_at"],
+        "id": found["id"],
+    }
+    lines = [f"{name}: {in_words(value)}" for name, value in rows.items()]
+    return "\n".join([f"{found['kind']} {found['name']}", *lines])
+
+
+def _version_words(found: Mapping[str, Any], kind: str, name: str) -> str:
+    lines = [
+        f"{kind} {name}: version {found['number']} ({found['digest'][:12]}), {found['origin']} "
+        f"of {in_words(found['created_at'])} by {found['author_kind']}:{found['author']}",
+        f"id: {found['id']}",
+    ]
+    if found["reason"]:
+        lines.append(f"reason: {found['reason']}")
+    return "\n".join([*lines, *(f"note: {one}" for one in found["notices"])])
+
+
+def _content_words(content: Any) -> str:
+    """The content as a file has it; a text's own last line break is the one that ends the print."""
+    if isinstance(content, str):
+        return content.removesuffix("\n")
+    return _json.dumps(content, ensure_ascii=False, indent=2)
 
 
 def diff_words(found: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from instar.cli.client import Client, path_of
-from instar.cli.output import Json, emit, in_words, table
+from instar.cli.output import Json, check_id, emit, in_words, table
 from instar_core.errors import UserError
 
 __all__ = ["app"]
@@ -132,6 +132,7 @@ def status(
         columns = ("id", "agent", "evolver", "state", "phase", "rollouts_done", "verdict")
         emit(rows, json, table(rows, columns))
         return
+    check_id(run, "run", "instar evolve status")
     found = Client().get(path_of("evolution", "runs", run))
     emit(found, json, _status_words(found))
 

@@ -10,10 +10,17 @@ from typing import Annotated, Any
 import typer
 
 from instar.cli.client import Client, path_of
-from instar.cli.output import Json, emit, in_words, table
+from instar.cli.output import Json, check_id, emit, in_words, table
 from instar_core.errors import UserError
 
-__all__ = ["behaviour_words", "lineage_words", "register", "restore_words", "show_behaviour"]
+__all__ = [
+    "behaviour_words",
+    "conflict_words",
+    "lineage_words",
+    "register",
+    "restore_words",
+    "show_behaviour",
+]
 
 _Kind = Annotated[str, typer.Argument(help="Kind of artifact, such as agent.")]
 _Name = Annotated[str, typer.Argument(help="Its name.")]
@@ -100,8 +107,9 @@ def behaviour_words(found: Mapping[str, Any]) -> str:
     """A comparison in words: the counts, the mean difference, the tasks that changed."""
     if not found["shared"]:
         return "No task was measured under both versions, so their behaviour cannot be compared."
-    counts = ", ".join(f"{found[one]} {one}" for one in ("worsened", "improved", "unchanged"))
-    lines = [f"{found['shared']} tasks under both versions: {counts} beyond noise."]
+    counts = f"{found['worsened']} worsened, {found['improved']} improved beyond noise"
+    rest = f"{found['unchanged']} could be noise, each by itself"
+    lines = [f"{found['shared']} tasks under both versions: {counts}, {rest}."]
     if found["lower"] is not None:
         lines.append(
             f"Mean difference {found['difference']:+.3f} "
@@ -111,7 +119,7 @@ def behaviour_words(found: Mapping[str, Any]) -> str:
     rows = [
         {
             "task": one["task_id"],
-            "change": one["change"],
+            "change": "within noise" if one["change"] == "unchanged" else one["change"],
             "old": f"{one['old_mean']:.2f} (n={one['old_n']})",
             "new": f"{one['new_mean']:.2f} (n={one['new_n']})",
             "difference": f"{one['difference']:+.2f}",
@@ -204,14 +212,20 @@ def _merge_words(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _conflict_lines(conflicts: list[Mapping[str, Any]]) -> list[str]:
+_SIDES = ("base", "ours", "theirs")
+
+
+def _conflict_lines(
+    conflicts: list[Mapping[str, Any]], called: tuple[str, str, str] = _SIDES
+) -> list[str]:
     lines = []
     for one in conflicts[:_MOST_LINES]:
         where = one["path"] or "text"
         if one["line"] is not None:
             where += f", line {one['line']}"
         lines.append(f"  {where} ({one['what']})")
-        lines += [f"    {side}: {_short(one[side])}" for side in ("base", "ours", "theirs")]
+        sides = zip(_SIDES, called, strict=True)
+        lines += [f"    {words}: {_short(one[side])}" for side, words in sides]
         if one["note"]:
             lines.append(f"    {one['note']}")
     return lines
@@ -228,22 +242,31 @@ def conflicts(
         raise UserError("name both the kind and the artifact, or neither.")
     path = path_of("artifacts", kind, name, "conflicts") if kind else path_of("artifact-conflicts")
     rows = list(Client().pages(path, settled=settled))
-    lines = []
-    for one in rows:
-        state = one["resolution"] or "open"
+    emit(rows, json, "\n".join(map(conflict_words, rows)) or "(none)")
+
+
+def conflict_words(one: Mapping[str, Any]) -> str:
+    """A conflict in words: which versions, where, what each has, and how to settle it."""
+    learned, own = f"learned, version {one['overlay']}", f"a person's, version {one['base']}"
+    lines = [
+        f"{one['id']}  {one['kind']} {one['name']}: the learned version {one['overlay']} does "
+        f"not fit version {one['base']} ({one['resolution'] or 'open'})",
+        *_conflict_lines(one["conflicts"], ("before both", learned, own)),
+    ]
+    if not one["resolution"]:
+        settle = f"instar artifact settle {one['kind']} {one['name']} {one['id']}"
         lines.append(
-            f"{one['id']}  {one['kind']} {one['name']}: the learned version {one['overlay']} does "
-            f"not fit version {one['base']} ({state})"
+            f"  Settle it: {settle} --prefer learned (version {one['overlay']} wins) or --prefer "
+            f"base (version {one['base']} wins), --file FILE (a content of yours) or --dismiss"
         )
-        lines += _conflict_lines(one["conflicts"])
-    emit(rows, json, "\n".join(lines) or "(none)")
+    return "\n".join(lines)
 
 
 def settle(  # noqa: PLR0913 - one option per way
     kind: _Kind,
     name: _Name,
     conflict: Annotated[str, typer.Argument(help="Id of the conflict.")],
-    prefer: Annotated[str, typer.Option(help="Side that wins: learned or base.")] = "none",
+    prefer: Annotated[str, typer.Option(help="learned, or base: the person's side.")] = "none",
     file: _Content = None,
     dismiss: Annotated[
         bool, typer.Option("--dismiss", help="Leave the learned change on its old base.")
@@ -252,6 +275,12 @@ def settle(  # noqa: PLR0913 - one option per way
     json: Json = False,
 ) -> None:
     """Settle a conflict: with a merged content, a side that wins, or not at all (--dismiss)."""
+    if prefer == "none" and file is None and not dismiss:
+        raise UserError(
+            "say how to settle it.",
+            remedy="Give --prefer learned, --prefer base (the person's side), --file or --dismiss; "
+            "`instar artifact conflicts` shows both sides.",
+        )
     body: dict[str, Any] = {"prefer": prefer, "dismiss": dismiss, "reason": why}
     if file is not None:
         body["content"] = _read_content(file)
@@ -272,13 +301,14 @@ def undo(
     json: Json = False,
 ) -> None:
     """Restore the state before a run: labels, promotions, proposals and all that it made."""
+    check_id(run, "run", "instar evolve status")
     body = {"dry_run": dry_run, "force": force, "undo": back}
     found = Client().post(path_of("evolution", "runs", run, "restore"), body)
-    emit(found, json, restore_words(found))
+    emit(found, json, restore_words(found, back=back))
 
 
-def restore_words(found: Mapping[str, Any]) -> str:
-    """What a restore did or would do, line by line."""
+def restore_words(found: Mapping[str, Any], *, back: bool = False) -> str:
+    """What a restore, or taking one back, did or would do, line by line."""
     if not found["changed"]:
         head = "Nothing of the run is left to restore."
     else:
@@ -299,10 +329,14 @@ def restore_words(found: Mapping[str, Any]) -> str:
         lines += [
             f"  {what[:-1]} {one['id']}: {one['before']} -> {one['after']}" for one in found[what]
         ]
+    states = {"already": "archived already"}
+    if back:
+        states = {"archived": "no longer archived", "already": "not archived"}
     for one in (*found["versions"], *found["artifacts"]):
         number = f" version {one['number']}" if one["number"] else ""
         why = f" ({one['why']})" if one["why"] else ""
-        lines.append(f"  {one['kind']} {one['name']}{number}: {one['state']}{why}")
+        state = states.get(one["state"], one["state"])
+        lines.append(f"  {one['kind']} {one['name']}{number}: {state}{why}")
     for one in found["built_on"]:
         lines.append(
             f"  {one['kind']} {one['name']} version {one['number']} ({one['origin']}) goes on "

@@ -38,6 +38,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    # A wide terminal shows each command's whole sentence; the default cuts it at 80 columns.
+    context_settings={"max_content_width": 120},
 )
 service.register(app)
 backup.register(app)

@@ -9,7 +9,7 @@ import typer
 
 from instar.cli.client import Client, path_of
 from instar.cli.files import read_json
-from instar.cli.output import Json, emit, say, table
+from instar.cli.output import Json, emit, in_words, say, table
 
 __all__ = ["app"]
 
@@ -28,7 +28,7 @@ def list_(json: Json = False) -> None:
 def show(name: _Name, json: Json = False) -> None:
     """Show one tool server, without the values of its environment."""
     found = Client().get(path_of("mcp-servers", name))
-    lines = [f"{key.replace('_', ' ')}: {_listed(value)}" for key, value in found.items()]
+    lines = [f"{key.replace('_', ' ')}: {in_words(value)}" for key, value in found.items()]
     emit(found, json, "\n".join(lines))
 
 
@@ -64,14 +64,4 @@ def _row(server: dict[str, Any]) -> dict[str, Any]:
         **server,
         "runs": " ".join(runs),
         "secrets": len(server["secret_ids"]),
-        "test_bindings": _listed(server["test_bindings"]),
-        "effect_free": _listed(server["effect_free"]),
     }
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
-    return "-" if value in (None, "") else value

@@ -10,9 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["Json", "emit", "in_words", "say", "table"]
+from instar_core.errors import UserError
+
+__all__ = ["Json", "check_id", "emit", "in_words", "say", "table"]
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
+_ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words.")]
 
 
@@ -32,6 +35,21 @@ def say(words: str) -> None:
     print(words, file=sys.stderr, flush=True)
 
 
+def check_id(value: str, what: str, where: str) -> None:
+    """Refuses what cannot be an id, before the service is asked.
+
+    Args:
+        value: What the person wrote.
+        what: Of what it should be the id.
+        where: The command that lists such ids.
+
+    Raises:
+        UserError: It has not the form of an id.
+    """
+    if not _ID.fullmatch(value):
+        raise UserError(f"{value!r} is no id of a {what}.", remedy=f"See `{where}`.")
+
+
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     """Rows as aligned columns under a heading; '(none)' when there are no rows."""
     if not rows:
@@ -47,12 +65,16 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
 
 def in_words(value: Any) -> str:
     """A value as a person reads it in a line: no braces, no quotes, times to the second."""
-    if value is None:
+    if value is None or value == "":
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {in_words(one)}" for key, one in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(in_words, value)) or "-"
     if isinstance(value, str) and _TIME.fullmatch(value):
         return value[:19].replace("T", " ") + " UTC"
     return str(value)

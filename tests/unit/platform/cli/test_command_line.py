@@ -194,6 +194,9 @@ def test_rollback_undoes_the_newest_promotion_in_force(service: Service) -> None
     ("words", "said"),
     [
         (["evolve", "quote", "a", "--tasks", "t", "--config", "{half"], "--config is not JSON"),
+        (["evolve", "status", "nope"], "no id of a run. See `instar evolve status`."),
+        (["evolve", "undo", "nope", "--dry-run"], "no id of a run"),
+        (["artifact", "settle", "agent", "a", "c1"], "Give --prefer learned"),
         (["agent", "create", "a", "--file", "/nonexistent.json"], "cannot read"),
         (["tasks", "import", "t", "/nonexistent.jsonl"], "cannot read"),
     ],
@@ -320,3 +323,31 @@ def test_the_rule_for_promotions_is_shown_and_set(service: Service) -> None:
     done = instar(service, "project", "promotion", "ask")
     assert done.stdout == "here: ask (a person decides)\n", done.stderr
     assert service.asked[-1][2] == {"promotion": "ask"}
+
+
+def test_a_shown_version_goes_into_a_file_that_can_be_saved_again(service: Service) -> None:
+    text = "Be kind.\n"
+    version = {
+        "id": "v",
+        "number": 2,
+        "digest": "d" * 64,
+        "origin": "save",
+        "author_kind": "person",
+        "author": "key:k",
+        "reason": "shorter",
+        "created_at": "2026-11-30T11:11:28.812675Z",
+        "notices": [],
+        "content": text,
+    }
+    service.answers["GET /v1/artifacts/prompt/greeting/versions/2"] = (200, version)
+    done = instar(service, "artifact", "show", "prompt", "greeting", "--version", "2")
+    assert done.stdout == text, done.stderr
+    assert (
+        "version 2 (dddddddddddd), save of 2026-11-30 11:11:28 UTC by person:key:k" in done.stderr
+    )
+    assert "reason: shorter" in done.stderr
+    service.answers["GET /v1/artifacts/prompt/greeting"] = (200, {"labels": {"staging": 2}})
+    page = {"data": [version], "next": None}
+    service.answers["GET /v1/artifacts/prompt/greeting/versions"] = (200, page)
+    rows = instar(service, "artifact", "versions", "prompt", "greeting").stdout.splitlines()
+    assert rows[1].startswith("2        staging  save    person:key:k  2026-11-30 11:11:28 UTC")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from instar.cli.history import behaviour_words, lineage_words, restore_words
+from instar.cli.history import behaviour_words, conflict_words, lineage_words, restore_words
 from instar.registry.behaviour import BehaviourDiff, TaskChange
 from instar.registry.restore import BuiltOn, LabelBack, RestoreReport, StateBack, VersionBack
 
@@ -46,6 +46,13 @@ def test_a_restore_says_what_goes_and_what_stays_and_why() -> None:
         "  agent desk version 2: kept (the label 'x' names it)",
         "  agent desk version 4 (rebase) goes on desk version 2 and stays",
     ]
+    again = VersionBack(kind="agent", name="desk", number=2, state="already")
+    twice = RestoreReport(run_id="r", dry_run=False, versions=(again,)).model_dump(mode="json")
+    assert "  agent desk version 2: archived already" in restore_words(twice)
+    gone = again.model_copy(update={"state": "archived"})
+    back = RestoreReport(run_id="r", dry_run=False, changed=True, versions=(gone,))
+    words = restore_words(back.model_dump(mode="json"), back=True)
+    assert words.splitlines() == ["Done:", "  agent desk version 2: no longer archived"]
     nothing = RestoreReport(run_id="r", dry_run=False).model_dump(mode="json")
     assert restore_words(nothing) == "Nothing of the run is left to restore."
 
@@ -77,7 +84,8 @@ def test_behaviour_names_counts_interval_and_the_worst_tasks() -> None:
         tasks=(task,),
     )
     words = behaviour_words(found.model_dump(mode="json"))
-    assert "2 tasks under both versions: 1 worsened, 0 improved, 1 unchanged beyond noise." in words
+    assert "2 tasks under both versions: 1 worsened, 0 improved beyond noise, " in words
+    assert "1 could be noise, each by itself." in words
     assert "Mean difference -0.375 (-0.750 to +0.000)." in words
     assert "t1    worsened  1.00 (n=8)  0.25 (n=8)  -0.75       0.007" in words
     alone = found.model_copy(update={"shared": 0}).model_dump(mode="json")
@@ -111,3 +119,25 @@ def test_a_lineage_is_a_table_with_where_each_version_came_from() -> None:
     assert "desk 2   agent  overlay  desk 1  person:anna  0.500 (0.30 to 0.70, 24" in lines[1]
     assert lines[2].split()[4] == "-"
     assert lines[-1] == "(there is more: raise --limit or --depth)"
+
+
+def test_a_conflict_says_whose_side_is_whose_and_how_to_settle_it() -> None:
+    place = {"path": "/k", "line": None, "what": "value", "note": ""}
+    found = {
+        "id": "c1",
+        "kind": "agent",
+        "name": "desk",
+        "overlay": 2,
+        "base": 3,
+        "resolution": None,
+        "conflicts": [{**place, "base": 0, "ours": 4, "theirs": 1}],
+    }
+    lines = conflict_words(found).splitlines()
+    assert lines[2:5] == [
+        "    before both: 0",
+        "    learned, version 2: 4",
+        "    a person's, version 3: 1",
+    ]
+    assert "instar artifact settle agent desk c1 --prefer learned" in lines[5]
+    settled = conflict_words({**found, "resolution": "merged"})
+    assert "(merged)" in settled and "Settle it" not in settled

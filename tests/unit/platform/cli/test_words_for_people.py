@@ -14,6 +14,10 @@ def test_labels_counts_and_times_are_words() -> None:
     row = {"labels": {"production": 2, "staging": 1}, "at": "2026-11-30T11:11:28.812675Z"}
     assert "production: 2, staging: 1  2026-11-30 11:11:28 UTC" in table([row], ("labels", "at"))
     assert table([{"labels": {}}], ("labels",)).splitlines()[1] == "-"
+    odd = {"disabled": False, "instance": True, "name": "", "scopes": ["runs", "audit:read"]}
+    assert table([odd], tuple(odd)).splitlines()[1].split("  ")[0] == "no"
+    assert table([odd], ("instance", "name")).splitlines()[1].split() == ["yes", "-"]
+    assert table([odd], ("scopes",)).splitlines()[1] == "runs, audit:read"
 
 
 def test_a_problem_says_each_thing_once() -> None:
