@@ -183,7 +183,10 @@ def parse_content(model: type[M], content: JsonValue, what: str) -> M:
         where = ".".join(str(part) for part in first["loc"]) or "content"
         remedy = "Correct it and save again."
         said = str(first["msg"]).removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
+        if first["type"] == "model_type" and not first["loc"]:
+            said = f"an object of fields is needed, this is of type {type(content).__name__}"
+            remedy = "Give JSON; the list of kinds (`instar artifact kinds --json`) has an example."
+        elif first["type"] == "extra_forbidden":
             said = "there is no such field"
             remedy = did_you_mean(
                 str(first["loc"][-1]), _fields_at(model, first["loc"][:-1]), what="Its fields"

@@ -230,7 +230,7 @@ def _half(error: UnicodeEncodeError) -> str:
 
 def _malformed(request: Request, error: RequestValidationError) -> Response:
     places = [
-        {"where": "/".join(str(part) for part in entry["loc"]), "what": str(entry["msg"])}
+        {"where": "/".join(str(part) for part in entry["loc"]), "what": _said(entry["msg"])}
         for entry in error.errors()
     ]
     first = places[0] if places else {"where": "body", "what": "invalid"}
@@ -241,6 +241,11 @@ def _malformed(request: Request, error: RequestValidationError) -> Response:
         f"{first['where']}: {first['what']}{more}. Correct it and send the request again.",
         errors=places,
     )
+
+
+def _said(message: object) -> str:
+    """A validator's own words, without the library's mark before them."""
+    return str(message).removeprefix("Value error, ")
 
 
 def _from_http(request: Request, error: HTTPException) -> Response:

@@ -202,10 +202,11 @@ async def find_label(session: AsyncSession, ref: ArtifactRef, label: str) -> Lab
     """
     rows = {row.name: row for row in await labels_of_artifact(session, ref)}
     if label not in rows:
+        meant = did_you_mean(label, rows) if rows else ""
+        guess = f" {meant}" if meant.startswith("Did") else ""
         raise NotFoundError(
             f"There is no label {label[:80]!r} on {ref.kind} {ref.name!r}.",
-            remedy=f"Its labels: {', '.join(rows) or 'none'}."
-            + (f" {did_you_mean(label, rows)}" if rows else ""),
+            remedy=f"Its labels: {', '.join(rows) or 'none'}.{guess}",
         )
     return rows[label]
 
