@@ -94,13 +94,26 @@ async def change_role(caller: Caller, user_id: str, role: KeyRole, if_match: str
     Raises:
         NotFoundError: If nobody of that id has a role here.
         ConflictError: If the project would be left without an administrator.
+        PermissionDenied: If a narrow or passing key would raise a person.
         ProblemError: Without the present role as ``If-Match``.
     """
     project = caller.project_id
     async with caller.db.transaction(project) as session:
         member = await read_user(session, project, user_id, lock=True)
         check_match(if_match, member.role, f"the role of {member.email!r}")
+        _check_raise(caller, member, role)
         return user_out(await bind_role(session, project, user_id, role, caller.author))
+
+
+def _check_raise(caller: Caller, member: Member, role: KeyRole) -> None:
+    """Refuses to make of a person, who has no scopes and no end, more than the caller's key is."""
+    ranks = ("viewer", "operator", "approver", "admin")
+    narrow = bool(caller.scopes) or (bool(caller.key_id) and caller.expires_at is not None)
+    if narrow and ranks.index(role) > ranks.index(member.role):
+        raise PermissionDenied(
+            f"This key has scopes or an end, and {member.email!r} as {role!r} would have neither.",
+            remedy="Use a key without them, or sign in.",
+        )
 
 
 async def reset_password(caller: Caller, user_id: str, password: str) -> None:

@@ -185,6 +185,24 @@ def test_people_are_made_by_the_installation_and_led_by_the_project(api: Any) ->
     assert PASSWORD not in str(api.database.query("select cast(a as text) from audit_event a"))
 
 
+def test_a_narrow_or_passing_key_makes_nobody_more_than_it_is(api: Any) -> None:
+    body = {"email": "bo@example.org", "role": "operator", "password": PASSWORD}
+    made = instance(api).post("/v1/users", json=body).json()
+    path, fresh = f"/v1/users/{made['id']}/role", {"If-Match": "*"}
+    soon = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    for bounds in ({"scopes": ["users"]}, {"expires_at": soon}):
+        key = with_key(api, made_key(api.client("admin"), role="admin", **bounds)["key"])
+        for role in ("approver", "admin"):
+            refused = key.put(path, json={"role": role}, headers=fresh)
+            assert refused.status_code == 403, refused.text
+            assert "has scopes or an end" in refused.json()["detail"]
+        # Taking away is no more than the key may do.
+        for role in ("operator", "viewer"):
+            assert key.put(path, json={"role": role}, headers=fresh).json()["role"] == role
+        raised = api.client("admin").put(path, json={"role": "operator"}, headers=fresh)
+        assert raised.json()["role"] == "operator"
+
+
 def test_the_last_admin_of_any_project_is_not_disabled(api: Any) -> None:
     root = instance(api)
     body = {"email": "bo@example.org", "role": "admin", "password": PASSWORD}
