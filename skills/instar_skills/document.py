@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from typing import Any
 
 from pydantic import Field
@@ -21,10 +22,11 @@ __all__ = ["SkillDocument", "name_problem", "read_document", "split_header"]
 
 FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 _MAX_HEADER = 64 * 1024
+_MAX_DEPTH = 32
 _MAX_NAME, _MAX_DESCRIPTION, _MAX_COMPATIBILITY = 64, 1024, 500
 _ADVISED_LINES = 500
 _HEADER = re.compile(r"\A---[ \t]*\n(.*?)(?:^|\n)---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
-_FIELD_LINE = re.compile(r"^([A-Za-z][\w-]*):[ \t]+(.*\S)[ \t]*$")
+_FIELD_START = re.compile(r"([A-Za-z][\w-]*):[ \t]+")
 
 
 class SkillDocument(Frozen):
@@ -158,16 +160,26 @@ def _parse_yaml(header: str, problems: list[str]) -> tuple[dict[str, JsonValue],
     import yaml
 
     try:
+        opening, closing, depth = _opening(), _closing(), 0
         for token in yaml.scan(header):
+            where = f"line {token.start_mark.line + 2}"
             if isinstance(token, yaml.AliasToken | yaml.AnchorToken):
-                return {}, f"line {token.start_mark.line + 2}: anchors and aliases are not read"
+                return {}, f"{where}: anchors and aliases are not read"
+            depth += isinstance(token, opening)
+            depth -= isinstance(token, closing)
+            if depth > _MAX_DEPTH:
+                # The time to read them grows with the square of the depth.
+                return (
+                    {},
+                    f"{where}: lists and maps are inside each other beyond {_MAX_DEPTH} levels",
+                )
         node = yaml.compose(header, Loader=yaml.BaseLoader)
         if node is None:
             return {}, ""
         if not isinstance(node, yaml.MappingNode):
             return {}, "it is no list of 'field: value' lines"
         keys = [str(key.value) for key, _ in node.value]
-        for key in sorted({key for key in keys if keys.count(key) > 1}):
+        for key in sorted(key for key, count in Counter(keys).items() if count > 1):
             problems.append(f"the field {short(key)!r} is there twice; the last one counts")
         loaded: Any = yaml.load(header, Loader=yaml.BaseLoader)  # noqa: S506 - builds texts only
     except yaml.MarkedYAMLError as error:
@@ -180,13 +192,37 @@ def _parse_yaml(header: str, problems: list[str]) -> tuple[dict[str, JsonValue],
     return {str(key): value for key, value in loaded.items()}, ""
 
 
+def _opening() -> tuple[type, ...]:
+    """Tokens that begin a list or a map."""
+    import yaml
+
+    return (
+        yaml.FlowSequenceStartToken,
+        yaml.FlowMappingStartToken,
+        yaml.BlockSequenceStartToken,
+        yaml.BlockMappingStartToken,
+    )
+
+
+def _closing() -> tuple[type, ...]:
+    """Tokens that end one."""
+    import yaml
+
+    return (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
+
+
 def _quote_values(header: str) -> tuple[str, str]:
     """The header with plain values of top-level fields in quotes, and the first line changed."""
     lines, first = [], ""
     for line in header.split("\n"):
-        found = _FIELD_LINE.match(line)
-        value = found[2] if found else ""
-        if found and value[0] not in "'\"|>" and (":" in value or value[0] in "[]{}&*#!%@`,?"):
+        found = _FIELD_START.match(line)
+        value = line[found.end() :].rstrip() if found else ""
+        if (
+            found
+            and value
+            and value[0] not in "'\"|>"
+            and (":" in value or value[0] in "[]{}&*#!%@`,?")
+        ):
             escaped = value.replace("\\", "\\\\").replace('"', '\\"')
             first = first or found[1]
             line = f'{found[1]}: "{escaped}"'

@@ -15,7 +15,7 @@ __all__ = ["FrontMatter", "header_blocks", "header_values", "split_front_matter"
 
 _FENCE = re.compile(r"---[ \t]*\r?\n")
 _END = re.compile(r"^---[ \t]*(?:\r?\n|\Z)", re.MULTILINE)
-_KEY = re.compile(r"""(?P<key>[^\s#:'"\[\]{}&*!|>%@`,-][^:\r\n]*?)[ \t]*:(?=\s|$)""")
+_KEY = re.compile(r"""(?P<key>[^\s#:'"\[\]{}&*!|>%@`,-][^:\r\n]*):(?=\s|$)""")
 _MOST_CHARACTERS = 64 * 1024
 _MOST_DEPTH = 32
 
@@ -53,7 +53,7 @@ def header_blocks(header: str) -> dict[str, str] | None:
     for line in header.splitlines(keepends=True):
         found = None if line[:1] in " \t#\r\n-" else _KEY.match(line)
         if found is not None:
-            current = found["key"]
+            current = found["key"].rstrip(" \t")
             if current in blocks:
                 return None
         elif not current and line.strip() and not line.startswith("#"):
