@@ -155,7 +155,9 @@ def test_two_who_need_it_at_once_start_one_service(installation: Installation) -
     assert sorted((first[2], second[2])) == ["False", "True"], "the key is told once"
 
 
-def test_s121_a_new_directory_starts_serves_and_stops(installation: Installation) -> None:
+def test_s108_s121_a_new_directory_makes_its_admin_key_starts_serves_and_stops(
+    installation: Installation,
+) -> None:
     first = installation.up()
     key = first.pop("api_key")
     assert first["state"] == "ready" and set(installation.pids()) == set(CHILDREN)
@@ -164,6 +166,8 @@ def test_s121_a_new_directory_starts_serves_and_stops(installation: Installation
         assert (installation.data_dir / name).stat().st_mode & 0o777 == 0o600, name
     assert installation.get("/readyz")["ready"] is True
     assert installation.get("/v1/agents", key)["data"] == []
+    me = installation.get("/v1/auth/session", key)
+    assert (me["project"]["role"], me["instance"]) == ("admin", True), me
     assert installation.run("agent", "list", "--json").stdout == "[]\n"
     refused = installation.run("agent", "list", INSTAR_API_KEY="instar_wrong")
     assert refused.returncode == 2 and "no valid API key" in refused.stderr
