@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from itertools import islice
 from pathlib import Path
@@ -11,11 +12,13 @@ import typer
 
 from instar.cli.client import Client, path_of
 from instar.cli.files import read_text
-from instar.cli.output import Json, emit, table
+from instar.cli.output import Json, emit, in_words, table
 
 __all__ = ["app"]
 
 app = typer.Typer(help="The audit trail: list, verify, seal.", no_args_is_help=True)
+_HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b")
+_WIDEST = 120
 _SENT = 1_000
 """How many checkpoints of a given copy are sent; each vouches for all before it."""
 
@@ -56,7 +59,7 @@ def list_(
     )
     rows = list(islice(found, limit))
     columns = ("at", "stream", "seq", "actor", "action", "subject", "details")
-    emit(rows, json, table(rows, columns))
+    emit(rows, json, table([{**row, "details": _brief(row["details"])} for row in rows], columns))
 
 
 @app.command()
@@ -117,6 +120,12 @@ def accept_restore(
         else "there was nothing to accept: the copy is not ahead of the database"
     )
     emit(found, json, words)
+
+
+def _brief(details: Any) -> str:
+    """The details in a line that a terminal holds: long hashes are cut; --json has them whole."""
+    words = _HASH.sub(r"\1…", in_words(details))
+    return words if len(words) <= _WIDEST else f"{words[: _WIDEST - 1]}…"
 
 
 def _last_lines(path: Path) -> list[Any]:
