@@ -23,6 +23,7 @@ from instar.store.checkpoints import (
     SealedHead,
     SealedRows,
     read_links,
+    read_sealed_heads,
     read_sealed_rows,
     stream_checkpoints,
 )
@@ -154,6 +155,22 @@ class Fold:
                 if moment is not None and moment < due:
                     self.overdue = min(self.overdue or moment, moment)
         return sum(head.seq - head.since for head in waiting)
+
+    async def check_sealed(self) -> None:
+        """Holds what the sealer goes by against the checkpoints: a number that was raised would
+        keep rows from ever being sealed."""
+        if self.problems:
+            return
+        noted = await read_sealed_heads(self.session, self.project_id)
+        for stream in sorted(noted.keys() | self.state.keys()):
+            told, sealed = noted.get(stream, 0), self.state.get(stream, (0, ""))[0]
+            if told != sealed and stream not in self.rows:
+                self.rows[stream] = BadRow(
+                    stream=stream,
+                    seq=sealed + 1,
+                    what=f"row {sealed + 1}: the note of what is sealed was changed: it names row "
+                    f"{told}, and the checkpoints sealed rows up to {sealed}",
+                )
 
     async def _stored(self) -> AsyncIterator[Checkpoint]:
         """The database's checkpoints; those that have not the format's form are findings."""

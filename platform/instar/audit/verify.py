@@ -140,6 +140,7 @@ async def verify_project(db: Database, project_id: str, evidence: Evidence) -> A
             copies,
         )
         await fold.run()
+        await fold.check_sealed()
         unsealed = await fold.check_unsealed(heads)
     found = _in_order(walk.bad, fold.rows) + fold.problems
     return AuditReport(

@@ -31,6 +31,7 @@ __all__ = [
     "read_heads",
     "read_installation",
     "read_links",
+    "read_sealed_heads",
     "read_sealed_rows",
     "read_totals",
     "stream_checkpoints",
@@ -174,6 +175,18 @@ async def read_heads(session: AsyncSession, project_id: str) -> dict[str, HeadSt
         {"project": project_id},
     )
     return {str(row[0]): HeadState(int(row[1]), str(row[2]), str(row[3])) for row in rows}
+
+
+async def read_sealed_heads(session: AsyncSession, project_id: str) -> dict[str, int]:
+    """Stream → the number up to which ``audit_sealed`` says that it is sealed."""
+    rows = await session.execute(
+        text(
+            "select stream, seq from instar.audit_sealed where project_id = cast(:project as uuid)"
+            " order by stream"
+        ),
+        {"project": project_id},
+    )
+    return {str(row[0]): int(row[1]) for row in rows}
 
 
 async def insert_checkpoint(

@@ -235,3 +235,14 @@ def test_a_checkpoint_that_is_written_while_the_trail_is_verified_is_no_loss(
     assert (report.checkpoints, report.outside, report.unsealed) == (2, 2, 2)
     monkeypatch.undo()
     assert trail.verify().checkpoints == 3
+
+
+@pytest.mark.parametrize("change", ["seq = seq + 1000", "seq = seq - 1", None])
+def test_a30_a_changed_note_of_what_is_sealed_is_named(trail: Trail, change: str | None) -> None:
+    known = trail.rows()[-1][0]
+    statement = f"update audit_sealed set {change}" if change else "delete from audit_sealed"
+    trail.database.query(f"{statement} where stream = 'admin' returning 1")
+    report = trail.verify()
+    assert not report.ok and report.bad is not None
+    assert (report.bad.stream, report.bad.seq) == ("admin", known + 1)
+    assert "the note of what is sealed was changed" in report.bad.what
