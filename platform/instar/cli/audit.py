@@ -147,35 +147,42 @@ def _last_lines(path: Path) -> list[Any]:
 
 
 def _verify_directly(project: str, keys: list[str], given: list[Any]) -> dict[str, Any]:
-    """The report, made in this process over the service's own role."""
+    """The report, made in this process over the service's own role; it need not run meanwhile."""
     import asyncio
+    from contextlib import nullcontext
 
     from instar.audit.checkpoint import Checkpoint
     from instar.audit.verify import Evidence, verify_project
-    from instar.embedded.layout import Layout
+    from instar.backup.place import layout_of, owner_database
     from instar.settings import load_settings
     from instar.store.session import Database
     from instar.store.system import find_project
+    from instar.store.urls import app_url
     from instar_core.errors import NotFoundError
 
     settings = load_settings()
-    layout = Layout(settings.data_dir.expanduser().absolute())
+    named = settings.app_database_url
     evidence = Evidence.of(
         settings, public_keys=keys, given=[Checkpoint.model_validate(one) for one in given]
     )
 
-    async def work() -> dict[str, Any]:
-        db = Database(settings.app_database_url or layout.app_database_url(), pool_size=1)
+    async def work(url: str) -> dict[str, Any]:
+        db = Database(url, pool_size=1)
         try:
             async with db.system() as session:
                 found = await find_project(session, project)
             if found is None:
-                raise NotFoundError(f"there is no project named {project!r}.")
+                raise NotFoundError(
+                    f"there is no project named {project!r}.", remedy="See `instar project list`."
+                )
             return (await verify_project(db, found, evidence)).model_dump(mode="json")
         finally:
             await db.close()
 
-    return asyncio.run(work())
+    # As with `db check`, an embedded database that is down is started for this alone.
+    with nullcontext(named) if named else owner_database(settings) as reached:
+        url = named or app_url(str(reached), layout_of(settings).read_secrets().app_password)
+        return asyncio.run(work(url))
 
 
 def _words(report: dict[str, Any]) -> str:

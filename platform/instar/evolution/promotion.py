@@ -113,7 +113,7 @@ async def roll_back(
         row.label,
         numbers[row.from_version_id],
         numbers[row.to_version_id],
-        f"rolled back: {cause}",
+        f"rolled back: {cause}" if cause else "rolled back",
         unlock=True,
     )
     await move_label(session, ArtifactRef(row.project_id, AGENT, row.agent), move, by)

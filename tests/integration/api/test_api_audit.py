@@ -11,7 +11,10 @@ from typer.testing import CliRunner
 
 from instar.audit.keys import ensure_signing_key
 from instar.cli.main import app
+from instar.embedded.layout import Layout
 from instar.settings import Settings, load_settings
+from instar.store.testing import APP_PASSWORD
+from instar_core.errors import NotFoundError
 
 if TYPE_CHECKING:
     from tests.integration.api.conftest import LiveApi
@@ -94,6 +97,21 @@ def test_the_command_line_seals_and_verifies(keyed: LiveApi, tmp_path: Path) -> 
     assert _run("verify", "--public-key", str(pem)) == (0, report)
     events = _run("list", "--limit", "2")[1]
     assert [event["seq"] for event in events] == [4, 3]
+
+
+def test_the_trail_is_verified_beside_the_database_while_the_service_is_away(
+    keyed: LiveApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = _run("verify")[1]
+    monkeypatch.setenv("INSTAR_URL", "http://127.0.0.1:1")
+    monkeypatch.delenv("INSTAR_APP_DATABASE_URL")
+    monkeypatch.setenv("DATABASE_URL", keyed.database.owner_url)
+    layout = Layout(load_settings().data_dir)
+    layout.secrets.write_text(json.dumps({"app_password": APP_PASSWORD}))
+    load_settings.cache_clear()
+    assert _run("verify", "--project", "test") == (0, report)
+    with pytest.raises(NotFoundError, match="See `instar project list`"):
+        _run("verify", "--project", "tset")
 
 
 def test_a_bad_row_is_named_with_exit_code_1(keyed: LiveApi) -> None:
