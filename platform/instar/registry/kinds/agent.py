@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import cast
 
@@ -16,6 +17,7 @@ from instar_core.kinds import KindLimits, TrainableComponent, estimate_tokens, p
 
 __all__ = ["Agent", "agent_content", "candidate_of", "check_parts"]
 
+_MOST_COMPONENTS = 200
 # Kinds of components that the runtime reads; others are kept for what will read them.
 _CHECKED = frozenset({"instructions", "lessons", "demonstrations", "tool_descriptions"})
 
@@ -64,9 +66,9 @@ class Agent(BaseKind):
             content = {**content, "components": listed}
         found = parse_content(_AgentContent, content, "agent")
         names = [part.name for part in found.components]
-        for one in names:
-            if names.count(one) > 1:
-                raise InvalidContent(f"agent: two components have the name {short(one)!r}.")
+        twice = next((one for one, count in Counter(names).items() if count > 1), None)
+        if twice is not None:
+            raise InvalidContent(f"agent: two components have the name {short(twice)!r}.")
         check_parts({part.name: part for part in found.components}, found.harness)
         dumped: JsonValue = found.model_dump(mode="json")
         return dumped
@@ -98,6 +100,12 @@ def check_parts(components: Mapping[str, Component], harness: Harness) -> None:
     Raises:
         InvalidContent: Naming the component and the place, or the tools.
     """
+    if len(components) > _MOST_COMPONENTS:
+        raise InvalidContent(
+            f"an agent of {len(components):,} components cannot be saved; at most "
+            f"{_MOST_COMPONENTS} are: each is an artifact with versions of its own.",
+            remedy="Put what belongs together into one component.",
+        )
     for name, part in components.items():
         _check_component(name, part)
     if harness.tools and harness.tool_protocol == "none":

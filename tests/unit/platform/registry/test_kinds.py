@@ -12,7 +12,7 @@ from instar.registry.kinds import list_kinds, open_kind
 from instar.registry.kinds.agent import agent_content, candidate_of
 from instar.registry.kinds.lessons import render_lessons
 from instar.registry.kinds.prompt import fill_prompt
-from instar_core.base import content_hash
+from instar_core.base import JsonValue, content_hash
 from instar_core.candidates import ARTIFACT_KINDS, Lesson, Lessons
 from instar_core.errors import InvalidContent, UserError
 from instar_core.kinds import check_content
@@ -282,3 +282,18 @@ def test_whatever_comes_is_taken_or_refused_in_words(name: str, content: Any) ->
     kind.search_text(checked)
     kind.components(checked)
     kind.problems("n", checked)
+
+
+def test_an_agent_has_no_more_components_than_can_be_kept_apart() -> None:
+    parts: list[JsonValue] = [
+        {"name": f"c{number}", "kind": "instructions", "content": "x"} for number in range(201)
+    ]
+    whole: JsonValue = {"components": [*parts], "harness": {"model": "scripted/tell"}}
+    with pytest.raises(InvalidContent, match="201 components cannot be saved; at most 200"):
+        check_content(open_kind("agent"), whole)
+    twice: JsonValue = {"components": [parts[0], parts[0]], "harness": {"model": "scripted/tell"}}
+    with pytest.raises(InvalidContent, match="two components have the name 'c0'"):
+        check_content(open_kind("agent"), twice)
+    check_content(
+        open_kind("agent"), {"components": parts[:200], "harness": {"model": "scripted/tell"}}
+    )
