@@ -179,7 +179,8 @@ async def add_user(
         if new.password_hash or new.instance:
             raise ConflictError(
                 f"there is somebody with the address {email!r} already.",
-                remedy="Leave the password out to give this person a role here.",
+                remedy="Leave the password out (`--no-password`) to give this person a role here; "
+                "`instar user role` changes one.",
             )
         user_id = await find_user(session, email)
         assert user_id is not None, "the address is taken"
