@@ -6,6 +6,7 @@ arguments, which answers to :class:`instar_core.kinds.Kind`; its name must not b
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -53,7 +54,7 @@ _PARTS = (
 
 def list_kinds() -> list[str]:
     """The names of all kinds: the built-in ones in their order, then installed ones by name."""
-    installed = {point.name for point in entry_points(group=GROUP)} - set(BUILT_IN)
+    installed = {point.name for point in _points(tuple(sys.path))} - set(BUILT_IN)
     return [*BUILT_IN, *sorted(installed)]
 
 
@@ -66,7 +67,7 @@ def open_kind(name: str) -> Kind:
         PrerequisiteError: If an installed package offers it and cannot be used; names the entry
             point and what is wrong with it.
     """
-    points = [point for point in entry_points(group=GROUP) if point.name == name]
+    points = [point for point in _points(tuple(sys.path)) if point.name == name]
     if name in BUILT_IN:
         if points:
             raise PrerequisiteError(
@@ -88,6 +89,12 @@ def open_kind(name: str) -> Kind:
             remedy="Uninstall all but one.",
         )
     return _load(points[0])
+
+
+@lru_cache(maxsize=8)
+def _points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """What packages on the path offer: read once, since that takes longer than a database does."""
+    return tuple(entry_points(group=GROUP))
 
 
 def _load(point: EntryPoint) -> Kind:

@@ -14,7 +14,7 @@ from instar.registry.kinds.lessons import render_lessons
 from instar.registry.kinds.prompt import fill_prompt
 from instar_core.base import JsonValue, content_hash
 from instar_core.candidates import ARTIFACT_KINDS, Lesson, Lessons
-from instar_core.errors import InvalidContent, UserError
+from instar_core.errors import InvalidContent, NotFoundError, UserError
 from instar_core.kinds import check_content
 from instar_skills.check import check_skill
 
@@ -297,3 +297,15 @@ def test_an_agent_has_no_more_components_than_can_be_kept_apart() -> None:
     check_content(
         open_kind("agent"), {"components": parts[:200], "harness": {"model": "scripted/tell"}}
     )
+
+
+def test_installed_packages_are_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    list_kinds()
+
+    def again(**_: str) -> None:
+        raise AssertionError("the packages were looked through again")
+
+    monkeypatch.setattr("instar.registry.kinds.entry_points", again)
+    assert list_kinds()[0] == "prompt"
+    with pytest.raises(NotFoundError, match="There is no kind 'promt'"):
+        open_kind("promt")
