@@ -42,6 +42,7 @@ __all__ = [
     "describe_artifact",
     "encode_content",
     "list_artifacts",
+    "list_parents",
     "list_versions",
     "lock_artifact",
     "put_blobs",
@@ -71,12 +72,20 @@ async def read_version(session: AsyncSession, version_id: str) -> VersionRow:
 
 async def read_parents(session: AsyncSession, version_id: str) -> list[str]:
     """Ids of the versions that a version was made from."""
-    rows = await session.scalars(
-        select(VersionParentRow.parent_id)
-        .where(VersionParentRow.version_id == version_id)
+    return (await list_parents(session, [version_id]))[version_id]
+
+
+async def list_parents(session: AsyncSession, version_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Version id → ids of the versions that it was made from, for each id that is asked for."""
+    found: dict[str, list[str]] = {version_id: [] for version_id in version_ids}
+    rows = await session.execute(
+        select(VersionParentRow.version_id, VersionParentRow.parent_id)
+        .where(VersionParentRow.version_id.in_(list(version_ids)))
         .order_by(VersionParentRow.parent_id)
     )
-    return list(rows)
+    for version_id, parent_id in rows:
+        found[version_id].append(parent_id)
+    return found
 
 
 async def describe_artifact(

@@ -158,7 +158,7 @@ def test_a_proposal_is_stale_once_the_label_has_moved(night: Night) -> None:
     body = {"name": "router", "components": seed["components"], "harness": seed["harness"]}
     night.admin.post("/v1/agents", json={**body, "label": "production"}).raise_for_status()
     moved = night.production()
-    answer = night.admin.post(f"/v1/proposals/{proposal['id']}/approve", json={})
+    answer = night.admin.post(f"/v1/proposals/{proposal['id']}/approve")
     assert answer.status_code == 409, answer.text
     assert answer.json()["type"] == "urn:instar:problem:stale-proposal"
     assert night.production() == moved

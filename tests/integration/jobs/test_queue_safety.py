@@ -27,7 +27,8 @@ class Boom:
 
 
 def test_a37_a_pickled_message_is_refused_and_not_executed(house: House, tmp_path: Path) -> None:
-    from kombu import Connection, Exchange, Queue
+    from kombu.connection import Connection
+    from kombu.entity import Exchange, Queue
 
     touched = tmp_path / "unpickled"
     body = pickle.dumps(((Boom(touched),), {}, {}))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import pytest
 
@@ -110,20 +111,23 @@ async def _gives_way(registry: Registry) -> None:
     assert (await registry.read(TARGET.ref, "staging")).content == "Be brief."
 
 
-SCENES = (_commits_and_stops, _rolls_back, _leaves_protected_labels, _gives_way)
+def _name_of(scene: object) -> str:
+    return str(getattr(scene, "__name__", scene)).strip("_")
 
 
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__.strip("_"))
-def test_self_evolution_in_memory(scene: object) -> None:
-    assert callable(scene)
+Scene = Callable[[Registry], Coroutine[Any, Any, None]]
+SCENES: tuple[Scene, ...] = (_commits_and_stops, _rolls_back, _leaves_protected_labels, _gives_way)
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=_name_of)
+def test_self_evolution_in_memory(scene: Scene) -> None:
     asyncio.run(scene(MemoryRegistry(open_kind)))
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__.strip("_"))
-def test_self_evolution_in_postgres(database: MigratedDatabase, scene: object) -> None:
+@pytest.mark.parametrize("scene", SCENES, ids=_name_of)
+def test_self_evolution_in_postgres(database: MigratedDatabase, scene: Scene) -> None:
     async def work(db: Database) -> None:
-        assert callable(scene)
         await scene(PostgresRegistry(db, database.project_id))
 
     database.run(work)

@@ -15,7 +15,7 @@ from instar.api.schemas import NewVersionIn, VersionOut
 from instar.api.views import version_out
 from instar.registry.diffs import Diff
 from instar.registry.verbs import archive, diff, list_versions_of
-from instar.store.artifacts import ArtifactRef
+from instar.store.artifacts import ArtifactRef, list_parents
 from instar.store.overlays import open_conflicts
 from instar_core.base import short
 from instar_core.errors import UserError
@@ -73,9 +73,13 @@ async def list_artifact_versions(
     ref = ArtifactRef(caller.project_id, kind, name)
     async with caller.db.transaction(caller.project_id) as session:
         rows = await list_versions_of(session, ref, limit=limit + 1, before=number_of(after))
-        marks = await open_conflicts(session, [row.id for row in rows])
+        ids = [row.id for row in rows]
+        marks, parents = await open_conflicts(session, ids), await list_parents(session, ids)
     return Page(
-        data=[version_out(row, conflict=marks.get(row.id)) for row in rows[:limit]],
+        data=[
+            version_out(row, conflict=marks.get(row.id), parents=parents[row.id])
+            for row in rows[:limit]
+        ],
         next=str(rows[limit - 1].number) if len(rows) > limit else None,
     )
 

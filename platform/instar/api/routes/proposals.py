@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Body, Query
 
 from instar.api.auth import Approver, Viewer
 from instar.api.idempotency import IdempotentRoute
@@ -19,6 +19,9 @@ from instar_core.evolution import ProposalState
 
 Agent = Annotated[str | None, Query(max_length=255, description="only this agent's")]
 State = Annotated[ProposalState | None, Query(description="only in this state")]
+
+Decision = Annotated[DecisionIn, Body(description="why, in words; may be left out")]
+_UNSAID = DecisionIn()
 
 router = APIRouter(
     prefix="/v1/proposals",
@@ -52,7 +55,7 @@ async def read_proposal(proposal_id: UUID, caller: Viewer) -> ProposalView:
 
 @router.post("/{proposal_id}/approve")
 async def approve_proposal(
-    proposal_id: UUID, decision: DecisionIn, caller: Approver
+    proposal_id: UUID, caller: Approver, decision: Decision = _UNSAID
 ) -> PromotionView:
     """Promotes what was tested, unless the label moved meanwhile (409, stale)."""
     return await service.approve_proposal(
@@ -66,7 +69,7 @@ async def approve_proposal(
 
 @router.post("/{proposal_id}/reject")
 async def reject_proposal(
-    proposal_id: UUID, decision: DecisionIn, caller: Approver
+    proposal_id: UUID, caller: Approver, decision: Decision = _UNSAID
 ) -> ProposalView:
     """Closes a proposal without promoting it."""
     return await service.reject_proposal(
