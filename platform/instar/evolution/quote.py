@@ -16,7 +16,12 @@ from instar.evolution.backends import BackendPlan, check_backend, check_proposer
 from instar.evolution.probing import PerRollout, measured_before, probe
 from instar.evolution.schemas import EvolutionSpec
 from instar.settings import Settings
-from instar.store.agents import AgentVersion, load_candidate_version, read_agent
+from instar.store.agents import (
+    AgentVersion,
+    list_closed_parts,
+    load_candidate_version,
+    read_agent,
+)
 from instar.store.evolution import latest_measurement
 from instar.store.sealed import read_epoch
 from instar.store.session import Database
@@ -61,6 +66,7 @@ class Ground:
     splits: Splits
     sealed_groups: int
     sealed_missing: int
+    closed: list[str]
     bindings: dict[str, JsonValue]
     epoch_tests: int
     epoch_accepted: int
@@ -91,6 +97,7 @@ async def read_ground(db: Database, project_id: str, spec: EvolutionSpec) -> Gro
     async with db.transaction(project_id) as session:
         agent = await read_agent(session, project_id, spec.agent, spec.version)
         candidate = await load_candidate_version(session, agent.id)
+        trainable = [name for name, part in candidate.components.items() if part.trainable]
         ref = "latest" if spec.task_set_version is None else spec.task_set_version
         task_set = await read_task_set(session, project_id, spec.task_set, ref)
         counts = await count_tasks(session, task_set.id)
@@ -103,6 +110,7 @@ async def read_ground(db: Database, project_id: str, spec: EvolutionSpec) -> Gro
             splits=splits,
             sealed_groups=counts["sealed"].groups,
             sealed_missing=await count_sealed_missing(session, task_set.id),
+            closed=await list_closed_parts(session, agent.id, trainable),
             bindings=await read_bindings(session, task_set.id),
             epoch_tests=tests,
             epoch_accepted=accepted,
@@ -122,6 +130,7 @@ async def make_quote(
         UserError: If the run could not detect anything, does not fit its limits, or cannot run.
         PrerequisiteError: If a model cannot be asked now.
     """
+    _check_open(spec, ground)
     _check_tasks(spec, ground)
     check_seed(ground.evolver, ground.candidate, ground.splits)
     check_proposer(ground.evolver, ground.plan(project_id, spec), settings)
@@ -190,6 +199,20 @@ def _assumptions(
         "task_set_version": ground.task_set.version,
         "index_in_epoch": ground.epoch_tests + 1,
     }
+
+
+def _check_open(spec: EvolutionSpec, ground: Ground) -> None:
+    """Refuses a run that could save nothing of what it learns, before it spends anything."""
+    if not ground.closed:
+        return
+    parts = [f"its component {name!r}" if name else "the agent itself" for name in ground.closed]
+    raise UserError(
+        f"The agent {spec.agent!r} is closed to runs: {', '.join(parts)} may only be read by them "
+        "(job_access 'none').",
+        remedy="Open it (`instar artifact describe KIND NAME --job-access overlay`; a component is "
+        "named 'agent/component'), or save the agent with 'trainable': false on what runs shall "
+        "leave alone.",
+    )
 
 
 def _check_tasks(spec: EvolutionSpec, ground: Ground) -> None:

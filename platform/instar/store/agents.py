@@ -6,7 +6,7 @@ the same, byte for byte. A component whose content did not change keeps its vers
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 from uuid import UUID
@@ -39,6 +39,7 @@ __all__ = [
     "AgentVersion",
     "PartLine",
     "find_agent_version",
+    "list_closed_parts",
     "list_component_versions",
     "load_candidate",
     "load_candidate_version",
@@ -360,6 +361,34 @@ async def find_agent_version(
         .limit(1)
     )
     return None if row is None else AgentVersion(row.id, name, row.number, digest)
+
+
+async def list_closed_parts(
+    session: AsyncSession, agent_version_id: str, names: Collection[str]
+) -> list[str]:
+    """Which of an agent version's components runs may not lay versions on; '' is the agent itself.
+
+    Args:
+        session: A project transaction.
+        agent_version_id: The agent version.
+        names: The components that are asked about.
+    """
+    version = await read_version(session, agent_version_id)
+    pinned = select(VersionPartRow.name, VersionRow.artifact_id).join(
+        VersionRow, VersionRow.id == VersionPartRow.part_id
+    )
+    rows = await session.execute(pinned.where(VersionPartRow.version_id == version.id))
+    owners = {"": version.artifact_id}
+    owners.update((name, artifact) for name, artifact in rows if name in names)
+    closed = await session.scalars(
+        select(ArtifactRow.id).where(
+            ArtifactRow.id.in_(owners.values()),
+            ArtifactRow.owner_kind != "run",
+            ArtifactRow.job_access != "overlay",
+        )
+    )
+    shut = set(closed)
+    return sorted(name for name, artifact in owners.items() if artifact in shut)
 
 
 async def list_component_versions(

@@ -13,8 +13,8 @@ from instar.evolution import service
 from instar.evolution.schemas import EvolutionSpec
 from instar.settings import ModelSettings, Settings
 from instar.store.agents import save_agent
-from instar.store.artifacts import ArtifactRef
-from instar.store.audit import SYSTEM
+from instar.store.artifacts import ArtifactRef, set_job_access
+from instar.store.audit import SYSTEM, Author
 from instar.store.labels import LabelMove, move_label
 from instar.store.session import Database
 from instar.store.task_sets import create_task_set
@@ -218,3 +218,24 @@ def test_a_value_that_no_database_holds_is_a_persons_mistake(database: Any) -> N
                     await session.execute(text(statement), {"value": value})
 
     database.run(work)
+
+
+def test_a_night_on_what_is_closed_to_runs_is_refused_before_it_spends(
+    database: Any, tmp_path: Path
+) -> None:
+    project, settings = database.project_id, _settings(tmp_path)
+
+    async def work(db: Database) -> None:
+        await _register(db, project, "scripted/clerk")
+        lessons = ArtifactRef(project, "lessons", "clerk/lessons")
+        async with db.transaction(project) as session:
+            await set_job_access(session, lessons, "none", Author("person", "anna"))
+        with pytest.raises(UserError, match="its component 'lessons' may only be read") as caught:
+            await service.start_run(db, project, _spec(), by="anna", settings=settings)
+        assert "--job-access overlay" in caught.value.remedy
+        async with db.transaction(project) as session:
+            await set_job_access(session, lessons, "overlay", Author("person", "anna"))
+        assert (await service.create_quote(db, project, _spec(), settings=settings)).sealed_pairs
+
+    database.run(work)
+    assert database.query("select count(*) from evolution_run") == [(0,)]
