@@ -21,8 +21,15 @@ def test_memory_registry_conforms(kind: str, check: Check) -> None:
     asyncio.run(check(MemoryRegistry(open_kind), open_kind(kind)))
 
 
+# One kind of each form is in the fast suite, and the two that are saved in their own way.
+_FAST = ("agent", "lessons", "prompt", "skill", "task_set")
+_KINDS = [
+    kind if kind in _FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in list_kinds()
+]
+
+
 @pytest.mark.postgres
-@pytest.mark.parametrize("kind", list_kinds())
+@pytest.mark.parametrize("kind", _KINDS)
 def test_postgres_registry_conforms(database: MigratedDatabase, kind: str) -> None:
     """The registry in Postgres does with each kind what the suite asks for."""
 

@@ -86,6 +86,7 @@ def test_a_third_party_kind_conforms_in_memory() -> None:
         asyncio.run(check(MemoryRegistry(open_kind), open_kind("rubric")))
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.usefixtures("package")
 def test_a_third_party_kind_conforms_in_postgres(database: MigratedDatabase) -> None:

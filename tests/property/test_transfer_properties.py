@@ -104,6 +104,7 @@ def comparable(files: dict[str, bytes]) -> dict[str, Any]:
     return {**files, "manifest.json": manifest}
 
 
+@pytest.mark.slow
 @given(steps=STEPS)
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -29,6 +29,7 @@ def filled(path: str) -> str:
     return path.replace("{", "").replace("}", "")
 
 
+@pytest.mark.slow
 def test_s108_every_route_but_health_needs_a_key(api: Any) -> None:
     bare = api.bare()
     wrong = {"Authorization": "Bearer instar_not-a-key"}

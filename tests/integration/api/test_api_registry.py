@@ -28,6 +28,7 @@ def make(client: Any, kind: str, name: str, content: Any, **more: Any) -> Any:
     return answer.json()
 
 
+@pytest.mark.slow
 def test_every_kind_goes_through_every_verb(api: Any) -> None:
     client = api.client("admin")
     kinds = client.get("/v1/kinds").json()

@@ -394,6 +394,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a36_rotation_killed_again_and_again_loses_nothing_nor_do_writers_beside_it(
     database: MigratedDatabase, keys: KeySource
 ) -> None:
