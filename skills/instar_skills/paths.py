@@ -20,7 +20,7 @@ MAX_PART_BYTES = 200
 MAX_PATH_BYTES = 1024
 MAX_DEPTH = 32
 
-_DEVICES = re.compile(r"(?i)(con|prn|aux|nul|clock\$|conin\$|conout\$|com[0-9]|lpt[0-9])(\..*)?")
+_DEVICES = re.compile(r"(?i)(con|prn|aux|nul|clock\$|conin\$|conout\$|com[0-9]|lpt[0-9])([.: ].*)?")
 _DRIVE = re.compile(r"[A-Za-z]:")
 # Characters that some file system or some reader takes for a separator, a stream or a wildcard.
 _FORBIDDEN = frozenset('\\:*?"<>|\u2044\u2215\u29f8\u29f5\u2216\ufe68\uff0f\uff3c')

@@ -29,6 +29,8 @@ def _accepted(name: str, kind: str = "skill") -> bool:
 @example("../etc/passwd")
 @example("a/../../b")
 @example("C:windows")
+@example("con:")
+@example("nul:x")
 @example("a/C:b")
 @example("．．／x")
 @example("℀")  # NFKC makes "a/c" of it

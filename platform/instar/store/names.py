@@ -155,7 +155,8 @@ def _wrong_as_path(kind: str, name: str) -> str:
             return f"{part!r} ends with '.'"
         if _DRIVE.match(part):
             return f"{part!r} begins like a drive letter"
-        if part.split(".")[0].casefold() in _DEVICES:
+        # What follows a dot or a colon (an ending, a stream) does not make it another device.
+        if re.split("[.:]", part)[0].casefold() in _DEVICES:
             return f"{part!r} is the name of a device on some systems"
     return ""
 

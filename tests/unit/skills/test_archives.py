@@ -38,6 +38,7 @@ EVIL_PATHS = (
     "a\u202eb",
     "\u200bname",
     "CON",
+    "con .txt",
     "a/nul.txt",
     "LPT1",
     "com\u00b9",
