@@ -12,7 +12,7 @@ from instar.cli.main import app
 from instar.store.audit import SYSTEM
 from instar.store.projects import NewKey, create_api_key
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 PASSWORD = "plum kettle orbit 7"
 
 

@@ -12,7 +12,7 @@ from instar.store.audit import Author
 from instar.store.session import Database
 from instar_core.base import new_id
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 _TEXT = "Be kind.\nNever guess.\nSign with your name.\n"
 
 

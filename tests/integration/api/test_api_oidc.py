@@ -22,7 +22,7 @@ from instar.api.testing import OidcProvider
 from instar.settings import AuthSettings, OidcSettings, Settings
 from instar_core.errors import PrerequisiteError, UserError
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 HOME = "http://127.0.0.1:8321"
 
 

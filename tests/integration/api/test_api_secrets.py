@@ -12,7 +12,7 @@ import pytest
 
 from instar.store.keyring import KeySource
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 LEAKY = str(Path(__file__).parents[1] / "servers" / "leaky_server.py")
 CANARY = "canary-Zq7-8d21f0e4c9"
 

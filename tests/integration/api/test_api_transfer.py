@@ -9,6 +9,8 @@ import pytest
 
 from instar_skills.archives import pack_tar, read_archive
 
+pytestmark = pytest.mark.slow
+
 ARCHIVE = {"Content-Type": "application/gzip"}
 TASKS = "\n".join(
     json.dumps(

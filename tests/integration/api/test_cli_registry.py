@@ -15,7 +15,7 @@ from instar.cli.main import app
 from instar.settings import load_settings
 from instar_core.errors import ConflictError, NotFoundError, PermissionDenied, UserError
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
 @pytest.fixture

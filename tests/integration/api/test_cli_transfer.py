@@ -16,6 +16,8 @@ from instar_core.errors import InstarError
 from instar_skills.archives import read_archive
 from instar_skills.disk import read_folder
 
+pytestmark = pytest.mark.slow
+
 SKILL = b"---\nname: sort-mail\ndescription: Sorts: mail\nhint: x\n---\r\nBody\n"
 TASKS = "".join(
     json.dumps(

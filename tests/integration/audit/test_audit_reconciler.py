@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 else:
     Trail = Any
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
 def _start(

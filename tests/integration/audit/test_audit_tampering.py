@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 else:
     Trail = Any
 
+pytestmark = pytest.mark.slow
+
 ADMIN = "admin"
 
 

@@ -19,6 +19,8 @@ from instar.embedded.broker import Broker, plan_broker
 from instar.embedded.checks import ask_redis
 from instar.embedded.services import CommandService
 
+pytestmark = pytest.mark.slow
+
 PASSWORD = "a long password"
 
 

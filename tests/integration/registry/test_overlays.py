@@ -35,7 +35,7 @@ from instar_core.base import JsonValue, new_id
 from instar_core.candidates import Candidate, Component, Harness
 from instar_core.errors import ConflictError, PermissionDenied
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 ANNA = Author("person", "user:anna")
 _TEXT = "Be kind.\nNever guess.\nSign with your name.\n"
 

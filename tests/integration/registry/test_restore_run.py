@@ -20,7 +20,7 @@ from instar_core.base import new_id
 from instar_core.candidates import Candidate
 from instar_core.errors import ConflictError, NotFoundError, PermissionDenied
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 ANNA = Author("person", "user:anna")
 
 _STATE = (

@@ -15,7 +15,7 @@ from instar.store.labels import LabelMove, move_label
 from instar.store.session import Database
 from instar_core.candidates import Candidate, Component, Harness
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 ANNA = Author("person", "user:anna")
 
 

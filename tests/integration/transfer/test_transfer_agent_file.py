@@ -17,6 +17,8 @@ from instar.store.session import Database
 from instar_core.errors import InvalidContent
 from tests.integration.transfer.conftest import ADMIN
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = {
     "name": "order_status",
     "description": "Looks an order up.",

@@ -27,6 +27,8 @@ from tests.integration.transfer.conftest import (
     take_out,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def _artifact(manifest: dict[str, Any], name: str) -> dict[str, Any]:
     found: dict[str, Any] = next(one for one in manifest["artifacts"] if one["name"] == name)

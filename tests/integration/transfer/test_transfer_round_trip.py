@@ -29,6 +29,8 @@ from tests.integration.transfer.conftest import (
     take_out,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def counts(database: Any, project: str) -> dict[str, int]:
     """Rows of a project in every table that an import could write."""

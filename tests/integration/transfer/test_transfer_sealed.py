@@ -22,6 +22,8 @@ from instar_core.evolution import AcceptanceConfig
 from instar_skills.archives import pack_tar, read_archive
 from tests.integration.transfer.conftest import a_task, bring_in, manifest_of, take_out
 
+pytestmark = pytest.mark.slow
+
 
 async def owned(database: Any, project_id: str) -> list[SealedContent]:
     """The sealed contents, read with the owner's login."""
