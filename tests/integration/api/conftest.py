@@ -93,6 +93,8 @@ def api(database: Any, scripts: Path) -> Iterator[LiveApi]:
     keys = database.run(lambda db: _make_keys(db, database.project_id))
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
+    # From here on requests wait in its backlog until the server accepts them.
+    listener.listen(128)
     port = listener.getsockname()[1]
     config = uvicorn.Config(create_app(settings), log_level="warning", lifespan="on")
     server = uvicorn.Server(config)
@@ -100,7 +102,6 @@ def api(database: Any, scripts: Path) -> Iterator[LiveApi]:
     thread.start()
     live = LiveApi(f"http://127.0.0.1:{port}", database.project_id, keys, database)
     try:
-        # The socket listens already: the request waits in its backlog until the server accepts.
         assert live.bare().get("/healthz").status_code == 200
         yield live
     finally:
